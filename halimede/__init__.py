@@ -11,7 +11,10 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """Import ``JointModel`` on first access: all other modules work without the packages that models need."""
+    """Import ``JointModel`` on first access: all other modules work without the packages that models need.
+
+    Raises ModuleNotFoundError if one of these packages is missing, AttributeError for another name.
+    """
     if name == "JointModel":
         from importlib import import_module  # noqa: PLC0415
 

@@ -8,14 +8,15 @@ from halimede.messages import Box, OccupancyEvent, Prediction
 
 #: most boxes or lines that are shown; most characters of a box's label or a line, and of a class or a value
 MOST_SHOWN, LABEL_CHARACTERS, TEXT_CHARACTERS = 3, 24, 40
-#: scores whose amount is from here on have an exponent
+#: absolute value from which on a score has an exponent
 LARGE_SCORE = 1000.0
 
 
 def describe_answer(answer: Prediction) -> str:
-    """Return what a model answered, such as ``cat 0.93`` or ``2 lines: EXIT 0.90, 12 0.41``; ``-`` for an empty answer.
+    """Return what a model answered, such as ``cat 0.93`` or ``2 lines: EXIT 0.90, 12 0.41``.
 
-    It is the first of these that the answer has: class and score, boxes, lines of text, the start of the value.
+    It is the first of these that the answer has: class and score, boxes, lines of text, the start of the value. It is
+    ``-`` for an answer that has none of them.
     """
     if answer.label is not None:
         label = answer.label[:TEXT_CHARACTERS]
@@ -35,13 +36,16 @@ def describe_boxes(boxes: Sequence[Box]) -> str:
 
 
 def describe_occupancy(event: OccupancyEvent) -> str:
-    """Return what entered or left where, and how many are there: ``person in yard/door: 2, before 1``."""
+    """Return label, camera, zone and numbers of objects of an event: ``person in yard/door: 2, before 1``."""
     where = f"{event.camera}/{event.zone}" if event.zone else event.camera
     return f"{event.label[:TEXT_CHARACTERS]} in {where}: {event.count}, before {event.before}"
 
 
 def _summarize(singular: str, plural: str, total: int, shown: Sequence[tuple[str, float | None]]) -> str:
-    """Return the number of all things, and texts and scores of those that are ``shown``."""
+    """Return the number of things with their noun, then text and score of each that is ``shown``, then ``..`` for more.
+
+    ``total``: the number of all things.
+    """
     texts = [text[:LABEL_CHARACTERS] + (f" {score_text(score)}" if score is not None else "") for text, score in shown]
     count = count_text(total, singular, plural)
     ellipsis = [".."] if total > len(shown) else []

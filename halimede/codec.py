@@ -51,7 +51,9 @@ _EMPTY = b"\xc4\x00"
 
 
 def encode_before(topic: Topic[M], body: M, tail: memoryview) -> bytes:
-    """Return a msgpack body up to its last field, which is empty in ``body``: its bytes, ``tail``, follow.
+    """Return a msgpack body without the bytes of its last field, which the caller sends after it.
+
+    ``body``: the last field is empty. ``tail``: the bytes of the last field, whose length is in the result.
 
     Raises TooLargeError if both together exceed the topic's limit, ValueError if the last field is not empty bytes.
     """
@@ -73,7 +75,9 @@ def encode_before(topic: Topic[M], body: M, tail: memoryview) -> bytes:
 
 
 def decode(topic: Topic[M], payload: bytes | memoryview) -> M:
-    """Return the body of a payload. Raises DecodeError, which names the invalid field but never shows the payload.
+    """Return the body of a payload.
+
+    Raises DecodeError, which names the invalid field. Of the payload it quotes at most a text that is no valid choice.
 
     ``memoryview`` fields of the result are views of ``payload``, not copies.
     """

@@ -37,7 +37,10 @@ def number(
 
 
 def one_of(environ: Environment, name: str, choices: Sequence[str]) -> str:
-    """Return a variable's value, one of ``choices``; the first if it is not set. Raises InvalidFieldError."""
+    """Return a variable's value; the first of ``choices`` if it is missing or empty.
+
+    Raises InvalidFieldError if it is not one of ``choices``.
+    """
     text = environ.get(name) or choices[0]
     if text not in choices:
         raise InvalidFieldError(name, text, f"write one of {', '.join(choices)}")
@@ -45,9 +48,9 @@ def one_of(environ: Environment, name: str, choices: Sequence[str]) -> str:
 
 
 def is_enabled(environ: Environment, name: str, *, default: bool = False) -> bool:
-    """Whether a variable is 1 or true, and not 0 or false; ``default`` without one.
+    """Return True for a variable that is 1 or true, False for 0 or false, and ``default`` if it is missing or empty.
 
-    Raises InvalidFieldError for any other value.
+    Upper and lower case are alike. Raises InvalidFieldError for any other value.
     """
     text = environ.get(name, "")
     if text.lower() not in {"", "0", "1", "false", "true"}:

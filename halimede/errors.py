@@ -67,7 +67,7 @@ _short.maxstring = _short.maxother = 120
 
 
 def shorten_middle(text: str, limit: int = MAX_LOGGED_CHARACTERS) -> str:
-    """Return a text of at most ``limit`` characters, without secrets if it is cut.
+    """Return a text of at most ``limit`` characters; in a longer one, secrets are hidden before its middle is cut out.
 
     A text begins with its subject and ends with the cause and the correction: what is between them is left out.
     """
@@ -101,7 +101,7 @@ def describe_exception(error: BaseException) -> str:
 class HalimedeError(Exception):
     """Base of every error that a user or operator can act on; its text is for them.
 
-    ``further_errors`` are those of the same input, where all its errors are searched.
+    ``further_errors``: the other errors of the same input, if its check continued after the first one.
     """
 
     further_errors: tuple[Self, ...] = ()
@@ -164,10 +164,10 @@ def check_all(*checks: Callable[[], object]) -> None:
 
 
 class DecodeError(HalimedeError):
-    """Bytes that are not a valid message of their topic, or file. The text is safe to log: it contains no payload.
+    """Bytes that are not a valid message of their topic, or file.
 
-    ``cause`` is the text without ``fix``, which says what the sender has to do: a reader of files has another
-    correction.
+    The text is safe to log: of the payload it quotes at most a text that is no valid choice. ``cause`` is the text
+    without ``fix``, which says what the sender has to do: a reader of files has another correction.
     """
 
     def __init__(self, cause: str, *, fix: str = "") -> None:

@@ -12,6 +12,6 @@ LEFT_BEHIND = frozenset({"__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", 
 def is_hidden(name: str) -> bool:
     """Whether a file or folder of this name is no sample: it begins with a dot, or a program has left it in the data.
 
-    ``name`` is the last part of a path. Such names are checkpoints of notebooks, and resource files of macOS.
+    ``name`` is the last part of a path. Examples are checkpoints of notebooks, and resource files of macOS.
     """
     return name.startswith(".") or name.lower() in LEFT_BEHIND

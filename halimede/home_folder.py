@@ -75,7 +75,10 @@ def clear(home: Path) -> None:
 
 
 def _check(home: Path) -> None:
-    """Raise HalimedeError if the folder is another program's or user's, OSError if it cannot be read."""
+    """Raise HalimedeError for another user's folder, and for foreign files without a lock file of halimede.
+
+    Raises OSError if the folder cannot be read.
+    """
     owner = home.stat().st_uid
     if owner != os.geteuid():
         name = str(owner)
@@ -88,7 +91,7 @@ def _check(home: Path) -> None:
 
 
 def _is_lock(path: Path) -> bool:
-    """Whether a path is the lock file of a system: a file that is empty, or begins with a process id."""
+    """Whether a path is the lock file of a system: a file that is empty, or begins with digits (a process id)."""
     if not path.is_file():
         return False
     with path.open("rb") as file:

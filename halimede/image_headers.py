@@ -1,7 +1,7 @@
 """Reads headers of JPEG and PNG files: claimed size, orientation and essential parts, without decoding.
 
 Essential parts are the bytes that a decoder needs, and only they reach one: comments, profiles, thumbnails and
-animations may inflate to a thousand times their size. ``ImageHeader.check`` bounds the work of decoding the rest.
+animations may inflate to a thousand times their size. ``ImageHeader.check`` bounds the work of decoding these parts.
 The module imports neither numpy nor Pillow, so that LC and ``publish`` can use it.
 """
 
@@ -48,7 +48,7 @@ HUFFMAN = {0xC0, 0xC1, 0xC2}
 #: bare markers without a length: restarts, start and end of image, and TEM; decoders skip a stuffed byte, and would
 #: read another picture in what looks like its segment
 BARE = {*range(0xD0, 0xDA), 0x01, 0x00}
-#: comments and application segments, except for the two that define the colours
+#: comments and application segments: a decoder gets only those of ``COLOURS``
 REMARKS = {*range(0xE0, 0xF0), 0xFE}
 #: segments that may stand between two scans, and contain any bytes: tables of codes, of the quantization and of
 #: restarts, the number of lines, and remarks
@@ -95,7 +95,7 @@ class ImageHeader:
             return UPRIGHT
 
     def check(self) -> int:
-        """Return the bytes of the decoded pixels; raise DecodeError if sides, pixels or scans are over the limits."""
+        """Return the number of decoded bytes; raise DecodeError if sides, pixels or scans are over the limits."""
         width, height = self.width, self.height
         if not (0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE):
             raise DecodeError(f"{width} x {height} pixels: a side has 1 to {MAX_SIDE}")
@@ -178,7 +178,10 @@ def _least_bytes(width: int, height: int) -> int:
 
 
 def _segments(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
-    """Yield position, marker and bytes of each segment up to the first scan; end at bytes that are no segment."""
+    """Yield position, marker and bytes of each segment; end at bytes that are no segment. Stop at the first scan.
+
+    The bytes include the marker and the length. Raises DecodeError for more than MAX_SEGMENTS segments.
+    """
     at = 2
     for _ in range(MAX_SEGMENTS):
         while at < len(data) and data[at] == 0xFF and data[at + 1 : at + 2].tobytes() == b"\xff":
@@ -194,10 +197,10 @@ def _segments(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
 
 
 def _read_scans(scans: memoryview) -> tuple[int, int]:
-    """Return the bytes of a picture's scans, and the number of scans. The bytes are 0 if the picture is cut off.
+    """Return the number of bytes of a picture's scans (0: the picture is cut off), and the number of scans.
 
-    ``scans`` begins with the first scan. One search finds all markers: two of them, for an end and for scans, take
-    several times as long.
+    ``scans`` begins with the first scan. With too many segments, the result is all bytes and MAX_SEGMENTS scans. One
+    search finds all markers: two searches, for an end and for scans, take several times as long.
     """
     at = number = 0
     for _ in range(MAX_SEGMENTS):

@@ -25,7 +25,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 HIDDEN = "***"
 #: least seconds between two log lines of one event of a ``RateLimitedLogger``
 REPEAT_S = 10.0
-#: fields whose values are never shown
+#: names of fields whose values are never shown, except for numbers, booleans and None
 SECRET_FIELD = re.compile(r"password|passwd|passphrase|token|secret|authorization|api_?key|private_?key", re.IGNORECASE)
 #: secrets inside a text, and what replaces them: the user in a URL, ``password=...`` or ``"password": "..."``, and
 #: the credentials of an HTTP header
@@ -40,7 +40,7 @@ SECRET_TEXTS = (
     ),
     (re.compile(r"(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE), rf"\1 {HIDDEN}"),
 )
-#: depth of nested values that are searched for secrets; deeper values are not shown
+#: depth of nested lists and mappings that are searched for secrets; deeper ones become ``...``
 MOST_DEPTH = 4
 
 
@@ -111,7 +111,7 @@ def _redact(key: object, value: Any, depth: int) -> Any:
 
 
 class _ProcessFields:
-    """A processor of structlog that adds the process's fields to events of every thread; own fields replace them."""
+    """A processor of structlog that adds the process's fields to events of every thread, if they lack them."""
 
     def __init__(self, fields: Mapping[str, str]) -> None:
         self._fields = dict(fields)
@@ -185,11 +185,12 @@ def _log_uncaught_in_thread(args: threading.ExceptHookArgs) -> None:
 class RateLimitedLogger:
     """Logs each event at most once in ten seconds, so that many bad samples do not become many log lines.
 
-    The field ``unsaid`` is the number of events that were dropped before. Use it only on a running event loop, whose
-    clock it reads.
+    The field ``unsaid`` is the number of equal events that were dropped since the last line. Use the logger only on a
+    running event loop, whose clock it reads.
     """
 
     def __init__(self) -> None:
+        #: by event: the loop's time from which it is logged again, and how often it was dropped since its last line
         self._due: dict[str, float] = {}
         self._dropped: dict[str, int] = {}
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from halimede.errors import InvalidFieldError
 
-#: regular expressions of a label and of a name (a subdomain: labels of any length with dots between)
+#: regular expressions of a label and of a name (a subdomain: labels of any length with dots between). The lookahead at
+#: the end is there because ``$`` alone also matches before a final newline
 LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$(?!\n)"
 NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$(?!\n)"
 #: most characters of a label and of a name, and most bytes of a file's name

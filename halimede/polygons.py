@@ -32,6 +32,7 @@ def is_self_crossing(polygon: Sequence[Point]) -> bool:
 
 
 def _sides(polygon: Sequence[Point]) -> list[tuple[Point, Point]]:
+    """Return the sides of a polygon, each as its two corners."""
     return list(zip(polygon, [*polygon[1:], polygon[0]], strict=True))
 
 
@@ -42,5 +43,5 @@ def _has_common_point(a: Point, b: Point, c: Point, d: Point) -> bool:
 
 
 def _cross_product(a: Point, b: Point, c: Point) -> float:
-    """Return a number above 0 if c is on the left of the line from a to b, below 0 on its right, 0 on it."""
+    """Return 0 if c is on the line from a to b; the sign of any other number is the side of the line."""
     return (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])

@@ -43,27 +43,27 @@ class Program:
     Attributes:
         entry: its main function, as module:function; it takes the arguments and returns the exit code (None: 0).
         extras: the extras whose packages it needs.
-        private: its files are only for its user.
-        whole: it starts processes that need the packages, so all of them are checked before it runs.
+        is_private: only its user can read the files that it makes.
+        is_whole: it runs only with all packages of ``extras``, because it starts processes that need them.
         runs_user_code: it imports its user's modules, which may have the name of an application's package.
 
     """
 
     entry: str
     extras: tuple[str, ...]
-    private: bool = False
-    whole: bool = False
+    is_private: bool = False
+    is_whole: bool = False
     runs_user_code: bool = False
 
 
 #: by NAME
 PROGRAMS = {
-    "up": Program("services.main:main", ("gm", "lc", "worker"), private=True, whole=True),
-    "demo": Program("examples.digits.demo:main", ("gm", "lc", "worker", "cli", "demo"), private=True, whole=True),
-    "gm": Program("services.gm.main:main", ("gm",), private=True),
-    "lc": Program("services.lc.main:main", ("lc",), private=True),
+    "up": Program("services.main:main", ("gm", "lc", "worker"), is_private=True, is_whole=True),
+    "demo": Program("examples.digits.demo:main", ("gm", "lc", "worker", "cli", "demo"), is_private=True, is_whole=True),
+    "gm": Program("services.gm.main:main", ("gm",), is_private=True),
+    "lc": Program("services.lc.main:main", ("lc",), is_private=True),
     "worker": Program("services.worker.app:main", ("worker",), runs_user_code=True),
-    "camera": Program("services.worker.camera:main", ("camera",), whole=True),
+    "camera": Program("services.worker.camera:main", ("camera",), is_whole=True),
     "serve": Program("halimede.serving.server:main", ("serve",)),
     "router": Program("halimede.serving.router.server:main", ("serve",)),
 }
@@ -82,14 +82,14 @@ def child_variables() -> dict[str, str]:
 
 
 def run(name: str, arguments: Sequence[str]) -> int:
-    """Run a program to its end; return its exit code.
+    """Run a program to its end; return its exit code. If its files are private, the umask becomes ``PRIVATE_UMASK``.
 
     If a package is missing, a line on standard error says what to install, and the exit code is 2.
     """
     program = PROGRAMS[name]
-    if program.private:
+    if program.is_private:
         os.umask(PRIVATE_UMASK)
-    missing = _missing_distributions(program.extras) if program.whole else []
+    missing = _missing_distributions(program.extras) if program.is_whole else []
     try:
         if not missing:
             return _load_entry(program)(arguments) or 0

@@ -39,7 +39,7 @@ class Role(StrEnum):
     CAMERA = "camera"
     OPERATOR = "operator"
     CONSUMER = "consumer"
-    #: a site's broker that forwards messages of its clients: it has their rights, and no topics itself
+    #: a place's broker that forwards messages of its clients: it has their rights, and no topics itself
     BRIDGE = "bridge"
 
 

@@ -425,7 +425,7 @@ TRAINING_ROUND = Topic(
     publishers=(Role.CLOUD,),
     subscribers=(Role.EDGE, Role.CLOUD, Role.OPERATOR),
     doc="The state of a training job: its round, who is invited, and the weights to begin with. The aggregator clears "
-    "it when the job is removed. A restarted aggregator continues with a higher epoch.",
+    "it when it stops. A restarted aggregator continues with a higher epoch.",
 )
 TRAINER_STATE = Topic(
     "trainer-state",

@@ -18,6 +18,7 @@ from halimede.errors import InvalidFieldError
 #: the field of a TrainingModel with the aggregation
 FIELD = "spec.aggregation"
 
+#: values of parameters, which errors describe
 Factor = Annotated[float, Meta(gt=0, le=1e6, description="a number over 0, at most 1e6")]
 Decay = Annotated[float, Meta(ge=0, lt=1, description="a number from 0, and below 1")]
 Strength = Annotated[float, Meta(ge=0, le=1e6, description="a number from 0 to 1e6")]

@@ -45,6 +45,7 @@ COUNTED_UNITS = {"str": "characters", "array": "items", "object": "entries"}
 CONTAINERS = (dict, list)
 #: the order of a kind whose resources refer to other resources
 LAST_ORDER = 9
+#: the fields of a resource's document
 RESOURCE_FIELDS = ("apiVersion", "kind", "metadata", "spec", "status")
 
 
@@ -352,7 +353,10 @@ def _metas(target: Any) -> Iterator[Meta]:
 
 
 def _limits_fix(kind: str, schema: Mapping[str, Any]) -> str:
-    """Return what to write for a value, text, list or mapping within limits; empty if the schema has none."""
+    """Return what to write for a value, text, list or mapping within limits; empty if the schema has no limits.
+
+    ``kind``: msgspec's word for the type of the value, such as ``int`` or ``array``.
+    """
     low, above, high = (next((schema[key] for key in keys if key in schema), None) for keys in LIMIT_KEYWORDS)
     number, count = {
         (True, False, True): (f"from {low} to {high}", f"{low} to {high}"),
@@ -396,7 +400,10 @@ def _field_names(target: Any) -> set[str]:
 
 
 def _check_size(body: object) -> None:
-    """Refuse bodies that YAML aliases have expanded, or that nest endlessly. Raises InvalidFieldError."""
+    """Refuse bodies with too many values, as YAML aliases make them, or with more than 100 levels.
+
+    Raises InvalidFieldError.
+    """
     count = 0
     level: list[Any] = [body] if isinstance(body, CONTAINERS) else []
     for _ in range(100):

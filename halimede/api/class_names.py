@@ -23,6 +23,7 @@ CLASSIFIED = {"classification": "classes", "detection": "boxes"}
 MAX_SHOWN_CLASSES = 5
 #: text in place of the names of a Model without labels
 NUMBERED_CLASSES = "numbers of classes (it has no spec.labels)"
+#: the spec of a worker that answers samples
 AnsweringWorker: TypeAlias = EdgeWorkerSpec | TierWorker | CloudWorkerSpec
 
 
@@ -57,7 +58,10 @@ def model_names(service: JointInferenceServiceSpec) -> set[str]:
 
 
 def describe_difference(lower: str, names: Collection[str], upper: str, upper_names: Collection[str]) -> str:
-    """Return the note that two models have no name of a class in common. Without names, classes are numbers."""
+    """Return the note that two models have no name of a class in common. Without names, classes are numbers.
+
+    ``lower``, ``upper``: the names of the models. ``names``, ``upper_names``: those of their classes.
+    """
     low, up = (", ".join(sorted(names)[:MAX_SHOWN_CLASSES]) or NUMBERED_CLASSES for names in (names, upper_names))
     return (
         f"{lower} answers {low}, and {upper} {up}: no answer of one counts as right for the other. "

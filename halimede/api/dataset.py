@@ -52,7 +52,7 @@ class _Synced(Protocol):
 
 
 def is_copy(spec: _Synced, node: str) -> bool:
-    """Whether a node copies the files of a Model or Dataset from the node that has them."""
+    """Whether a node that holds a Model or Dataset copies its files: with ``syncTo``, each but ``nodeName`` does."""
     return bool(spec.sync_to) and node != spec.node_name
 
 

@@ -21,10 +21,11 @@ UploadEncoding = Literal["as-it-came", "raw", "jpeg", "png"]
 #: what is uploaded of a hard frame
 UploadContent = Literal["frame", "regions"]
 AS_IT_CAME: UploadEncoding = "as-it-came"
-#: bounds of ``maxBytes``: below the lower one a JPEG has little more than its tables
+#: bounds of ``maxBytes``: below the lower one a JPEG has little more than its tables; the upper one is MQTT's largest
+#: packet
 LEAST_BYTES, MOST_BYTES = 1024, 268_435_455
 
-#: most of each cost, in the user's unit
+#: the largest cost, in the user's unit
 MOST_COST = 1e9
 #: text of an error: what to write
 MIXTURE_FIX = "set calibration (`halimede calibrate` writes one), or leave fusion at cloud"
@@ -60,6 +61,7 @@ class HardExampleMining(Spec, kw_only=True):
     ] = AFTER
 
 
+#: a cost in the user's unit
 Price = Annotated[float, Meta(ge=0, le=MOST_COST)]
 #: texts of errors: what to write
 ERRORS_FIX = "give miss or falseAlarm a cost over 0: if no error costs anything, no sample needs an upload"

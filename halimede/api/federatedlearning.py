@@ -35,6 +35,7 @@ from halimede.errors import InvalidFieldError, check_all
 from halimede.messages.training import MOST_TRAINERS
 from halimede.names import check_name
 
+#: the kind's name in commands and topics
 PLURAL = "federatedlearningjobs"
 #: plural and short names of the kind, and its columns
 NAMES = (PLURAL, "fl", "federatedlearningjob")
@@ -114,6 +115,7 @@ def _check_variables(spec: FederatedLearningSpec) -> None:
     if has_own_program(spec.aggregation_worker.template):
         return  # the script reads its variables
     settings = variables(spec.aggregation_worker.template)
+    # a missing variable is valid; ``as_training`` sets the defaults
     rounds, algorithm = settings.get(ROUNDS_VARIABLE, "1"), settings.get(ALGORITHM_VARIABLE, "FedAvg")
     if not (rounds.isdecimal() and 0 < int(rounds) <= 10_000):
         raise InvalidFieldError(f"{at}.{ROUNDS_VARIABLE}", rounds, ROUNDS_FIX)

@@ -23,20 +23,21 @@ from halimede.api.placement import Placement
 MAX_CODE_FILES = 16
 #: the name of a user's class or object, such as ``own:Estimator``, with its module
 MODULE = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*):[A-Za-z_][A-Za-z0-9_.]*", re.ASCII)
+#: the beginning of a URL
 _scheme = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def code_files(spec: Any, placement: Placement) -> tuple[str, ...]:
     """Return the absolute paths of the Python files that the spec of a worker names, sorted, whether they exist or not.
 
-    ``spec``: that of the service; ``placement``: the worker. They are the file of its mining rule, scripts in its
-    command, and in its ``workingDir`` the modules of its rule, of its application and of its estimator.
+    ``spec``: that of the service; ``placement``: the worker. The files are that of its mining rule, scripts in its
+    command, and in its ``workingDir`` the modules of its rule, of its application and of its estimator: at most 16.
     """
     return tuple(sorted(set(_paths(spec, placement))))[:MAX_CODE_FILES]
 
 
 def _paths(spec: Any, placement: Placement) -> Iterator[str]:
-    """Yield the paths of these files; one may come twice."""
+    """Yield the paths of the files that ``code_files`` returns; a path may come twice."""
     container = placement.pod.containers[0]
     if rule := rule_file(placement.rule):
         yield rule

@@ -34,6 +34,7 @@ from halimede.api.trainingmodel import (
 from halimede.errors import InvalidFieldError, check_all
 from halimede.names import FIX, check_name
 
+#: the kind's name in commands and topics
 PLURAL = "incrementallearningjobs"
 #: plural and short names of the kind, and its columns
 NAMES = (PLURAL, "il", "incrementallearningjob")

@@ -35,6 +35,7 @@ from halimede.names import check_name
 
 #: the second group of the kind
 KUBEEDGE = "ai.kubeedge.io/v1alpha1"
+#: the kind's name in commands and topics
 PLURAL = "inferencemodels"
 #: plural and short names of the kind
 NAMES = (PLURAL, "im", "inferencemodel")
@@ -59,6 +60,7 @@ READY = PrinterColumn("Ready", ".status.active", "Servers that are ready.", "int
 URL = PrinterColumn("URL", ".status.url", "Where it is served.")
 COLUMNS = (PHASE, REASON, LAYER, VERSION, READY, URL, AGE, MESSAGE)
 
+#: the name of a version; empty: it has none, or none is named
 VersionName = Annotated[str, Meta(max_length=128)]
 
 
@@ -157,6 +159,7 @@ def _check_versions(spec: InferenceModelSpec) -> None:
         raise InvalidFieldError("spec.targetVersion", spec.target_version, TARGET_FIX)
 
 
+#: the options of the kind, in both groups
 OPTIONS = KindOptions(check=check, admit=admit, columns=COLUMNS, name_limit=NAME_LIMIT, order=2, versioned=True)
 
 
@@ -264,7 +267,7 @@ class ServedVersionSpec:
 
 
 def target(spec: InferenceModelSpec) -> ServedVersionSpec | None:
-    """Return the desired version: the target, else the last; None if an image contains the model."""
+    """Return the desired version: the target, else the last of the manifest; None if an image contains the model."""
     if spec.image or not spec.manifest:
         return None
     targets = (file for file in spec.manifest if spec.target_version and file.version == spec.target_version)

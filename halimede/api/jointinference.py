@@ -35,6 +35,7 @@ from halimede.errors import InvalidFieldError, check_all, refuse
 from halimede.messages import Label
 from halimede.names import check_label, check_name
 
+#: the kind's name in commands and topics
 PLURAL = "jointinferenceservices"
 #: plural and short names of the kind
 NAMES = (PLURAL, "ji", "jointinferenceservice")

@@ -127,7 +127,8 @@ class EdgeOnlyParameters(ParametersOfBothModes):
 class EnergyParameters(MiningParameters):
     """Parameters of Energy: hard if the energy of the class scores is ``threshold_energy`` or more.
 
-    ``logits``: the model gives raw scores, not probabilities. ``temperature``: None for the algorithm's own.
+    ``logits``: the model gives raw scores, not probabilities. ``temperature``: None for the algorithm's own, which is 1
+    with logits and 0.5 without.
     """
 
     threshold_energy: Level = 0.25
@@ -162,7 +163,10 @@ class IBTParameters(MiningParameters):
 
 @dataclass(slots=True)
 class LearnedParameters(MiningParameters):
-    """Parameters of Learned. ``calibration`` defaults to that of the service."""
+    """Parameters of Learned: hard if the expected gain of quality by the next tier's answer is ``cut`` or more.
+
+    ``calibration`` defaults to that of the service.
+    """
 
     calibration: CalibrationPath
     #: the hardness from which on a sample is hard; NaN: that of the calibration
@@ -390,7 +394,10 @@ def check_supported(name: str, modes: Sequence[Mode], mode: str) -> None:
 
 
 def name_fix(unknown: str, names: Iterable[str]) -> str:
-    """Return the remedy for an unknown name: the nearest of ``names``, and all of them."""
+    """Return the remedy for an unknown name: the nearest of ``names``, and all of them.
+
+    Without ``names``, the unknown one is a parameter of an algorithm that has no parameters.
+    """
     choices = sorted(names)
     close = difflib.get_close_matches(unknown.lower(), [name.lower() for name in choices], n=1)
     hint = next((f"did you mean {name}? " for name in choices if close and name.lower() == close[0]), "")

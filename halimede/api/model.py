@@ -57,6 +57,7 @@ FileDigest = Annotated[
 ]
 #: free key-value pairs, such as owner: vision-team; a selector may require some
 Metadata = dict[str, Annotated[str, Meta(max_length=256)]]
+#: names of chips (systems on a chip)
 SocVersions = Annotated[list[Annotated[str, Meta(max_length=128)]], Meta(max_length=64)]
 
 
@@ -230,7 +231,10 @@ class ModelSpec(Spec, kw_only=True):
 
 
 def in_force(spec: ModelSpec) -> ModelSpec:
-    """Return the spec for nodes: with url and checksum of the version in force, and only that one in ``versions``."""
+    """Return the spec for nodes: with url and checksum of the version in force, and only that one in ``versions``.
+
+    Without a version in force, the spec's own url and checksum count, and ``versions`` is empty.
+    """
     if not spec.target_version and (spec.url or not spec.versions):
         return msgspec.structs.replace(spec, versions=[])
     targets = (version for version in spec.versions if version.version == spec.target_version)

@@ -13,12 +13,14 @@ from halimede.errors import InvalidFieldError
 from halimede.messages import Label
 from halimede.polygons import Point, area, is_self_crossing
 
-#: the least area of a zone, as a share of the picture: less than a pixel of a 4K picture is a mistake
+#: the least area of a zone, as a share of the picture: less than about eight pixels of a 4K picture is a mistake
 MIN_AREA = 1e-6
+#: texts of errors: what to write
 NAME_FIX = "give each zone of a camera another name"
 CAMERA_FIX = "name a camera of edgeWorker.source.cameras; without a source that is the service's name"
 AREA_FIX = "give corners that enclose an area of the picture"
 CROSSING_FIX = "give the corners in order along the zone's border, so that no two sides cross"
+#: a share of the picture's width or height, and a corner: [x, y]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 Corner = Annotated[list[Fraction], Meta(min_length=2, max_length=2)]
 

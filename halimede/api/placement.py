@@ -55,9 +55,9 @@ class Placement:
         pod: its pod, by which ``matches`` selects nodes.
         at: its path in the resource, such as ``spec.edgeWorker``.
         dataset: the name of the Dataset that its node needs; empty if it needs none.
-        group: a word in the names of its processes, if users name the workers; empty: none (``worker_name``).
+        group: a word in the names of its processes (``worker_name``): of a tier, or of a kind that trains; empty: none.
         training: names of the Models of its training, by purpose; the one of ``model`` gets a new version.
-        compares: it compares the trained model with the present version, in a learning loop.
+        compares: whether it compares the trained model with the present version, in a learning loop.
 
     """
 
@@ -90,7 +90,7 @@ class Placement:
 
     @property
     def part(self) -> str:
-        """Its name in reports in addition to its role; empty if only one worker of the service has that role."""
+        """Its name in reports in addition to its role; empty if its name is its role."""
         return "" if self.name == self.role else self.name
 
     def on(self, service: str, node: str) -> str:
@@ -112,7 +112,7 @@ class Placement:
 
     @property
     def hpa(self) -> dict[str, Any] | None:
-        """How its pods are scaled (the ``hpa`` of its spec); None: there is one."""
+        """How its pods in a cluster are scaled (the ``hpa`` of its spec); None: it always has one pod there."""
         return None if isinstance(self.worker, AggregatorSpec | TrainerSpec) else self.worker.hpa
 
     @property
@@ -161,8 +161,8 @@ class Placement:
         return bool(self.training)
 
     @property
-    def objects(self) -> str:
-        """The word ``group`` as it stands in the names of its objects in a cluster; empty: they have no such word."""
+    def pod_group(self) -> str:
+        """The word ``group`` as it stands in the name of its Deployment; empty: the name has no such word."""
         return self.group if self.training else ""
 
     @property

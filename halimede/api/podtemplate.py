@@ -20,6 +20,7 @@ from halimede.names import FIX
 OWN_IMAGE = re.compile(r"(?:.+/)?halimede(?:/worker[\w.:@-]*|-worker(?:[:@].*)?)", re.ASCII)
 #: text of an argument or an environment variable: Linux' limit of one
 Argument = Annotated[str, Meta(max_length=131_072)]
+#: the name of a container or volume, the value of a node's label, and a number of pods
 PartName = Annotated[str, Meta(max_length=63)]
 LabelValue = Annotated[str, Meta(max_length=63)]
 Replicas = Annotated[int, Meta(ge=1, le=10_000)]
@@ -151,7 +152,10 @@ def check_autoscaler(value: object, path: str) -> None:
 
 
 def may_run_foreign_code(template: dict[str, Any]) -> bool:
-    """Whether the worker of a template may run code that halimede does not know, by image, command or module path."""
+    """Whether the worker of a template may run code that halimede does not know, by image, command or module path.
+
+    True for an invalid template: nothing is known of it.
+    """
     worker = _worker(template)
     if worker is None:
         return True

@@ -37,15 +37,18 @@ CLASSES_FIX = "name the output of boxes too, in boxes.output"
 MAPS = frozenset({"centernet", "centerface"})
 #: the decoding of lines of text from a map of probabilities
 DB = "db"
+#: pixels of a side of the model's input, and pixels to remove at a side of a picture
 Extent = Annotated[int, Meta(ge=1, le=8192)]
 Offset = Annotated[int, Meta(ge=0, le=65_535)]
 #: one number for all channels of a picture, or one for each
 PerChannel = float | Annotated[list[float], Meta(max_length=16)]
+#: a score, probability or overlap
 Share = Annotated[float, Meta(ge=0, le=1)]
+#: the name of an output of the model; empty: none is named
 Output = Annotated[str, Meta(max_length=256)]
 #: endings of addresses of a model's file without an archive, with which no script arrives
 BARE_SUFFIXES = tuple(PurePosixPath(model_format.file).suffix for model_format in FORMATS.values())
-#: no segment starts with a dot, so that none leads out of the folder
+#: the path of a script in its archive: no segment starts with a dot, so that none leads out of the folder
 FILE_PATTERN = r"^([A-Za-z0-9_][A-Za-z0-9_.-]*/)*[A-Za-z0-9_][A-Za-z0-9_.-]*\.py$"
 #: the name of a function in Python
 FUNCTION_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
@@ -61,7 +64,7 @@ ScriptFile = Annotated[
 ]
 FunctionName = Annotated[str, Meta(max_length=128, extra=pattern(FUNCTION_PATTERN))]
 
-#: anchors of a model, as numbers in text or in NumPy's format, without objects
+#: the path of a file with the anchors of a model: numbers as text, or in NumPy's format without Python objects
 ANCHOR_PATTERN = FILE_PATTERN.replace(r"\.py$", r"\.(csv|npy)$")
 ANCHOR_FIX = "write the path of a .csv or .npy file from the folder of the model's file on, such as anchors.npy"
 
@@ -513,10 +516,8 @@ def check_scripts(
 ) -> None:
     """Check that the scripts and anchors of a model can arrive with it, and that they are used.
 
-    Raises InvalidFieldError.
-
-    ``urls``: the addresses of the model's versions, by their paths in the resource. ``is_known_format``: halimede reads
-    the format.
+    ``urls``: the addresses of the model's versions, by their paths in the resource. ``is_known_format``: whether
+    halimede reads the format. Raises InvalidFieldError with all errors.
     """
     files = [(field, script.file) for field, script in scripts_of(preprocess, postprocess)]
     anchors = anchors_of(postprocess)

@@ -1,7 +1,7 @@
 """Declarations for the API server next to the fields of specs: rules between fields, columns, patterns.
 
 ``parse`` and the CRDs both use the types of this package. What only the API server needs is declared here and with the
-fields, so that a new kind is one new file. Nothing here is used when a resource is parsed.
+fields, so that a new kind is one new file. When a resource is parsed, only the lengths in the types below are checked.
 """
 
 from __future__ import annotations
@@ -73,4 +73,5 @@ def portable(text: str) -> str:
 ObjectName = Annotated[str, Meta(min_length=1, max_length=253, extra=pattern(NAME_PATTERN))]
 #: the same, but empty text means none
 OptionalName = Annotated[str, Meta(max_length=253, extra=pattern(NAME_PATTERN, optional=True))]
+#: the path of a file or folder, on a node or in a container; empty: none
 Path = Annotated[str, Meta(max_length=4096)]

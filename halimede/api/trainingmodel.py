@@ -29,9 +29,11 @@ from halimede.messages.base import Finite
 from halimede.messages.training import MOST_TRAINERS
 from halimede.names import FIX, check_label, check_name
 
+#: the kind's name in commands and topics
 PLURAL = "trainingmodels"
 #: plural and short names of the kind
 NAMES = (PLURAL, "tm", "trainingmodel")
+#: the kind in workers' reports (``ownerKind``)
 KIND = "trainingmodel"
 #: most characters of its name: on Kubernetes objects are named after it and its workers, with suffixes
 NAME_LIMIT = 40
@@ -155,6 +157,7 @@ class MetricTarget(Spec, kw_only=True):
 ShareOfCore = Annotated[float, Meta(ge=0, le=1)]
 #: the share of a core that is reserved for a worker of a training, unless its spec has another one
 CPU_SHARE = 0.05
+#: an hour of the day; 24 is its end
 Hour = Annotated[int, Meta(ge=0, le=24)]
 
 
@@ -317,6 +320,7 @@ def parameters(pairs: list[Parameter]) -> dict[str, str]:
     return {pair.key: pair.value for pair in pairs}
 
 
+#: the options of the kind, in both groups
 OPTIONS = KindOptions(check=check, admit=admit, columns=COLUMNS, name_limit=NAME_LIMIT)
 
 
@@ -389,7 +393,8 @@ class TrainingModelSpec(TrainingSpec, kw_only=True):
 def run_of(spec: TrainingModelSpec) -> str:
     """Return the text that identifies a training within the life of its resource. Another run begins from the start.
 
-    More rounds, other limits or further trainers continue a run. Another model, trainer, seed or aggregation does not.
+    More rounds, other limits or further trainers continue a run. Another model, trainer class, first weights,
+    aggregation, compression, seed or round of the loop does not.
     """
     identity = (spec.model, spec.trainer, spec.initial, spec.aggregation, spec.compression, spec.seed)
     digest = hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:8]

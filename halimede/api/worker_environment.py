@@ -1,7 +1,7 @@
 """The environment of every worker, both as a process of a node and in a pod; with Sedna's names where it has them.
 
-``halimede.worker.settings.read`` reads it. The table is in docs/reference/environment.md. It never contains a Model's
-original URL, which may contain a secret and which a worker does not need.
+``halimede.worker.settings.read`` reads it. docs/reference/environment.md lists the variables. The environment never
+contains a Model's original URL, which may contain a secret and which a worker does not need.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from halimede.api.trainingmodel import TrainerSpec, TrainingSpec, job_settings
 NO_FILE = "/none"
 #: seconds between a worker's reports to its LC, unless its template sets another value
 LC_PERIOD = "1"
-#: the variable with the secret part of the client ids of a service's sessions for frames, and its values (128 bits)
+#: the variable with a service's session key: a secret of 128 bits, the source of the client ids of sessions for frames
 SESSION_KEY = "SESSION_KEY"
 #: plurals of the kinds whose workers have sessions in which the broker keeps frames
 WITH_SESSIONS = frozenset({jointinference.PLURAL, multiedge.PLURAL})

@@ -26,7 +26,7 @@ from halimede.models.cache import Fetched, in_thread
 from halimede.models.source_types import TransferLimits
 
 log = structlog.get_logger()
-#: files in one list, waiting orders of one requester, waiting requesters, orders in the subscription's queue
+#: most files in one list, waiting orders of one requester, waiting requesters, orders in the subscription's queue
 MAX_LISTED, MAX_ORDERS, MAX_REQUESTERS, QUEUE_SIZE = 1000, 8, 64, 100
 
 
@@ -36,9 +36,9 @@ class StoreFullError(HalimedeError):
 
 @dataclass(frozen=True, slots=True)
 class ManagedCache:
-    """A cache of files. ``max_bytes``: its limit; 0: others enforce one.
+    """A cache of files. ``max_bytes``: most bytes of all files; 0: no limit here, because others enforce one.
 
-    ``removable``: whether users may remove files.
+    ``removable``: users may remove files.
     """
 
     cache: Cache
@@ -77,6 +77,7 @@ class BlobAdmin:
         self._store = store
         self._client = client
         self._orders: FairQueue[Delivery[BlobOrder]] = FairQueue(per_asker=MAX_ORDERS, askers=MAX_REQUESTERS)
+        #: requester, operation and digest of the order in progress; None: there is none
         self._running: tuple[str, str, str] | None = None
 
     async def start(self) -> None:
@@ -132,7 +133,7 @@ class BlobAdmin:
         return BlobAnswer(outcome="kept", size=stored.size)
 
     def _list(self, after: str) -> BlobAnswer:
-        """Return the first files whose digests are behind ``after``, with their bytes."""
+        """Return the first MAX_LISTED files whose digests are behind ``after``, in their order, with their bytes."""
         cache = self._store.cache
         digests = sorted(digest for digest in cache.digests() if digest > after and cache.may_have(BUS, digest))
         blobs = []
@@ -158,8 +159,8 @@ class BlobAdmin:
 class BlobNode:
     """A process's part that serves and requests files. Takes a bus that is not entered yet; ``run`` it until cancelled.
 
-    ``name``: the name on the bus (``gm``, ``lc.edge0``). ``find``: finds files to serve in addition to those of the
-    cache.
+    ``name``: the name on the bus (``gm``, ``lc.edge0``). ``store``: the cache whose files are served. ``find``: finds
+    files to serve in addition to those of the cache; None: there are none.
 
     Attributes:
         opener: the fetcher's opener for ``bus://``. While ``run`` does not run, it fails as without a broker.
@@ -177,7 +178,7 @@ class BlobNode:
         self._admin = BlobAdmin(bus, name, store, self.client)
 
     async def run(self) -> None:
-        """Serve, request and store files until cancelled. If the broker's rules refuse that, log it and do nothing."""
+        """Serve, request and store files until cancelled. If the broker's rules refuse that, log it and only wait."""
         async with self.bus:
             try:
                 for component in (self.client, self.source, self._admin):

@@ -26,8 +26,8 @@ MIN_TIMEOUT_S, FIRST_TIMEOUT_S, MAX_TIMEOUT_S = 1.0, 4.0, 20.0
 class FlowControl:
     """Adapts to replies and losses: most pieces in flight (``window``), bytes of a piece (``length``), its timeout.
 
-    Many small pieces in flight fill a fast link as well as few large ones, but a slow link must not be filled for
-    seconds, because the node's own messages wait behind them.
+    Many small pieces in flight fill a fast link as well as few large ones. But a slow link must not be filled for
+    seconds, because the node's own messages wait behind the pieces.
     """
 
     def __init__(self) -> None:
@@ -45,6 +45,7 @@ class FlowControl:
         else:
             self._deviation += (abs(reply_s - self._mean) - self._deviation) / 4
             self._mean += (reply_s - self._mean) / 8
+        # as TCP does (RFC 6298), with twice its margin
         self.timeout_s = min(MAX_TIMEOUT_S, max(MIN_TIMEOUT_S, self._mean + 8 * self._deviation))
         if reply_s <= FAST_S:
             self._increase()
@@ -75,7 +76,7 @@ class FlowControl:
 
 @dataclass(frozen=True, slots=True)
 class ChunkRequest:
-    """A piece to request: ``length`` bytes from the position ``offset`` on. ``again``: it was lost once."""
+    """A piece to request: ``length`` bytes from the position ``offset`` on. ``again``: it was lost before."""
 
     offset: int
     length: int
@@ -177,5 +178,5 @@ class ChunkScheduler:
         self.misses = 0
 
     def seconds_to_timeout(self, now: float) -> float:
-        """Return the seconds until the next request times out, 0 without a request."""
+        """Return the seconds until the next piece in flight times out; 0 without one."""
         return max(0.0, min((piece.deadline for piece in self._in_flight.values()), default=now) - now)

@@ -63,13 +63,14 @@ class BlobClient:
         self._listeners[ticket] = listener
 
     def detach(self, ticket: bytes) -> None:
-        """Drop further pieces with the ticket."""
+        """Pass no further pieces with the ticket on: they count as late."""
         self._listeners.pop(ticket, None)
 
     async def who_has(self, digest: str) -> list[str]:
         """Return the names of the sources that report to have a file, in the order of their replies.
 
-        ``digest``: its SHA-256 in hexadecimal. Waits some seconds. Raises BusError.
+        ``digest``: its SHA-256 in hexadecimal. Waits FIRST_ANSWER_S for the first reply, and NEXT_ANSWER_S for each
+        further one. Raises BusError.
         """
         answers = self._answers.gather(
             topics.BLOB_QUERY.at(asker=self.name),
@@ -104,7 +105,7 @@ class BlobClient:
         return answer
 
     def distrust(self, digest: str, sources: Sequence[str]) -> None:
-        """Do not ask ``sources`` for a file for ``DISTRUST_S`` seconds: one of them has sent wrong bytes."""
+        """Let ``is_trusted`` be False for a file and ``sources`` for DISTRUST_S: one of them has sent wrong bytes."""
         now = asyncio.get_running_loop().time()
         self._distrusted_until = {entry: until for entry, until in self._distrusted_until.items() if until > now}
         for source in sources:

@@ -60,6 +60,7 @@ class CopyFetcher:
     def __init__(self, client: BlobClient, node: str) -> None:
         self._node = node
         self._openers = {SCHEME: BusOpener(client, ask_all=False)}
+        #: loop time since which another node is waited for, by the digest of the file
         self._waiting_since: dict[str, float] = {}
 
     async def fetch(

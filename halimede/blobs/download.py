@@ -45,8 +45,8 @@ Fetch = Callable[..., Awaitable[Fetched]]
 class BlobDownload:
     """The download of one file, a ``Listener``. ``open`` first, then ``blocks``; ``close`` at the end.
 
-    ``digest``: its SHA-256. ``sources``: names on the bus that are asked first. ``ask_all``: if they do not have the
-    file, all sources are queried.
+    ``digest``: its SHA-256. ``sources``: names on the bus that are asked first. ``limits``: how long ``open`` and
+    ``blocks`` look for a source. ``ask_all``: if ``sources`` do not have the file, all sources are queried.
 
     Attributes:
         used: names of the sources that have sent some of the file.
@@ -64,17 +64,20 @@ class BlobDownload:
         self._sources = list(sources)
         self._limits = limits
         self._ask_all = ask_all
+        #: the present source, and the correlation data of the requests to it
         self._source = ""
         self._ticket = b""
+        #: the reply that shows whether a source has the file; None: pieces of the transfer are awaited
         self._first_reply: asyncio.Future[BlobChunk] | None = None
         self._transfer: ChunkScheduler | None = None
+        #: why the present source cannot continue, or why no source was found; empty: neither
         self._failure = ""
         self._wake = asyncio.Event()
 
     async def open(self, offset: int) -> int:
         """Find a source; return the position where ``blocks`` begins: ``offset``, or 0 if the file is shorter.
 
-        Waits up to the limits' ``connect_s``. Raises FetchError.
+        Waits up to the limits' ``connect_s``, and until the last request ends. Raises FetchError.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limits.connect_s
@@ -92,7 +95,11 @@ class BlobDownload:
         return offset
 
     async def blocks(self) -> AsyncIterator[memoryview]:
-        """Yield the file, piece by piece, from that position on. Raises FetchError if no source can continue."""
+        """Yield the file, piece by piece, from the position that ``open`` returned.
+
+        Another source replaces a silent one. Raises FetchError if none can continue within the limits'
+        ``inactivity_s``.
+        """
         transfer = self._transfer
         assert transfer is not None, "open"  # noqa: S101 - for the type checker
         loop = asyncio.get_running_loop()
@@ -133,7 +140,7 @@ class BlobDownload:
             await self._ask(transfer, patiently=False)
 
     async def _ask(self, transfer: ChunkScheduler, *, patiently: bool) -> None:
-        """Request due pieces. ``patiently``: for a lost one the broker reports whether the source is online."""
+        """Request due pieces. ``patiently``: for a lost piece, wait for the broker to tell if the source is online."""
         for request in transfer.next_requests(asyncio.get_running_loop().time()):
             try:
                 if not await self._publish(request, qos=1 if patiently and request.again else 0):
@@ -143,7 +150,10 @@ class BlobDownload:
                 return  # the piece counts as lost, and is requested again
 
     async def _publish(self, request: ChunkRequest, qos: int) -> bool:
-        """Send a request; return whether the source is online, which is known at QoS 1 only. Raises BusError."""
+        """Send a request; return whether the source is online: at QoS 0 always True. Raises BusError.
+
+        The broker drops a request that it cannot deliver within the longest timeout of a piece.
+        """
         address = self._client.channel.request_to(self._source, self._client.name)
         body = BlobRequest(digest=self._digest, offset=request.offset, length=request.length)
         return await self._client.bus.publish(
@@ -235,6 +245,7 @@ class BusOpener:
         self._client = client
         self._sources = sources
         self._ask_all = ask_all
+        #: names of the sources that have sent some of a file, by its digest
         self._senders: dict[str, list[str]] = {}
 
     @contextlib.asynccontextmanager

@@ -110,7 +110,7 @@ class BlobServer:
         self.queue.put(asker, (body.digest, body.offset), _PendingRequest(asker, delivery.packet.correlation, body))
 
     async def _on_query(self, delivery: Delivery[BlobQuery]) -> None:
-        """Queue a query, unless it is from this process."""
+        """Queue a query, unless this process has sent it itself."""
         asker, body = delivery.names["asker"], delivery.body
         if asker != self._name:
             self.queue.put(asker, body.digest, _PendingRequest(asker, delivery.packet.correlation, body))
@@ -151,7 +151,7 @@ class BlobServer:
         self.stats.bytes += len(data)
 
     async def _answer_query(self, question: _PendingRequest, query: BlobQuery) -> None:
-        """Answer that a file is here; stay silent without it. Raises BusError."""
+        """Answer that a file is here; send nothing without it, or if it cannot be read. Raises BusError."""
         try:
             size = await self._provider.size(query.digest)
         except OSError:
@@ -183,7 +183,10 @@ class FairQueue(Generic[T]):
         return sum(map(len, self._requests.values()))
 
     def put(self, asker: str, key: Hashable, request: T) -> bool:
-        """Queue a request of the requester ``asker``; return whether there was a place for it."""
+        """Queue a request of the requester ``asker``; return whether there was a place for it.
+
+        A waiting request with the same ``key`` is replaced, and its position stays.
+        """
         requests = self._requests.get(asker)
         if requests is None:
             if len(self._requests) >= self._askers:
@@ -275,7 +278,10 @@ class FileProvider:
             os.close(self._open.popitem()[1].fd)
 
     async def _open_file(self, digest: str) -> _OpenFile | None:
-        """Open the file of a digest, and close an idle one if too many are open; None if no finder has it."""
+        """Open the file of a digest, and close an idle file if too many are open; None if no finder has it.
+
+        Raises OSError.
+        """
         for find in self._finders:
             if path := await find(digest):
                 break

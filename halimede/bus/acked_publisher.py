@@ -2,16 +2,18 @@
 
 Each message has one of two ways. If the connection has a free slot, ``put`` sends the message at once, and the broker's
 acknowledgement or one timer for all messages ends its flight. A message that cannot be sent at once, or is to be sent
-again, has its own task, which waits for a slot, for its acknowledgement, and after an error for the end of a back-off
-or the next connection. At most ``limit`` messages are on their way; each one that ends lets the first of the queue go.
+again, has its own task. The task waits for a slot, for its acknowledgement, and after an error for the end of a
+back-off or the next connection. At most ``limit`` messages are on their way; each one that ends lets the first of the
+queue go.
 
 Nobody waits for a message: ``done`` gets its outcome. Callers wait for the publisher, in ``wait_ready``, as soon as
 ``limit`` and ``capacity`` are used up; only that bounds the queue. Each acknowledgement has ``timeout_s`` seconds.
-Without ``retry`` a message ends after one attempt; with ``retry`` it ends when the broker acknowledges it. ``drain``
-waits until its deadline for all messages to end. Cancelling ``run`` ends all tasks, and no ``done`` is called after it.
+Without ``retry`` a message ends after one attempt; with ``retry`` it ends when the broker acknowledges it, or if it
+cannot be encoded. ``drain`` waits until its deadline for all messages to end. Cancelling ``run`` ends all tasks, and no
+``done`` is called after it.
 
-The fate of an unacknowledged message is unknown: if it is sent again, it may arrive twice. A message that had
-subscribers before a restart of the broker and has none after it is sent again for some seconds.
+The fate of an unacknowledged message is unknown: if it is sent again, it may arrive twice. With ``retry``, messages
+that had subscribers before a reconnect and have none after it are sent again for some seconds.
 """
 
 from __future__ import annotations
@@ -53,9 +55,10 @@ def ignore(_: int) -> None:
 
 @dataclass(slots=True, eq=False)
 class OutgoingMessage(Generic[M]):
-    """A message (address, body, user properties, correlation data) and the callback ``done`` for its outcome.
+    """A message and the callback ``done`` for its outcome.
 
-    ``expires``: the loop time at which a sent message counts as not acknowledged.
+    ``properties``: its user properties; None: it has none. ``correlation``: its correlation data; empty: it has none.
+    ``expires``: the loop time at which a message that was sent at once counts as not acknowledged.
     """
 
     address: Address[M]
@@ -77,7 +80,7 @@ class AckedPublisher(Generic[M]):
         timeout_s: seconds that an acknowledgement may take.
         retry: whether a message is sent again until the broker acknowledges it, and after a reconnect for ``RETURN_S``
             until it has a subscriber; otherwise it is sent once.
-        substitute: returns a replacement for a body that cannot be encoded; None: send nothing.
+        substitute: returns a replacement for a body that cannot be encoded with this error; None: send nothing.
 
     """
 
@@ -117,12 +120,12 @@ class AckedPublisher(Generic[M]):
 
     @property
     def pending(self) -> int:
-        """The number of messages that are not acknowledged yet."""
+        """The number of messages that have not ended yet: waiting, or on their way."""
         return len(self._waiting) + len(self._in_flight) + len(self._deliveries)
 
     @property
     def immediate(self) -> bool:
-        """Whether a message that is put now is sent at once."""
+        """Whether a message that is put now is sent at once, while ``run`` runs: none waits, and ``limit`` has room."""
         return not self._waiting and len(self._in_flight) + len(self._deliveries) < self._limit
 
     @property
@@ -138,7 +141,7 @@ class AckedPublisher(Generic[M]):
 
     async def run(self) -> None:
         """Publish until cancelled: call it once; messages that were put before wait for it."""
-        self._bus.on_connect(self._connected)
+        self._bus.on_connect(self._end_pauses)
         async with asyncio.TaskGroup() as group:
             self._group = group
             try:
@@ -159,7 +162,10 @@ class AckedPublisher(Generic[M]):
         properties: Mapping[str, str] | None = None,
         correlation: bytes = b"",
     ) -> None:
-        """Publish a body, at once if possible. Never waits; ``done`` is called once with the outcome."""
+        """Publish a body, at once if possible. Never waits; ``done`` is called once with the outcome.
+
+        ``properties``: user properties; None: none. ``correlation``: correlation data; empty: none.
+        """
         message = OutgoingMessage(address, body, done, properties, correlation)
         if self._waiting or self._group is None or len(self._in_flight) + len(self._deliveries) >= self._limit:
             self._waiting.append(message)
@@ -167,7 +173,7 @@ class AckedPublisher(Generic[M]):
             self._send(message, self._group)
 
     async def drain(self, timeout_s: float) -> bool:
-        """Wait until the broker has acknowledged all; return whether it did within ``timeout_s`` seconds.
+        """Wait until all messages have ended; return whether they did within ``timeout_s`` seconds.
 
         From now on no message waits for subscribers that may return.
         """
@@ -182,7 +188,7 @@ class AckedPublisher(Generic[M]):
         return True
 
     def _send(self, message: OutgoingMessage[M], group: asyncio.TaskGroup) -> None:
-        """Publish a message now, or in a task."""
+        """Publish a message now, or in a task of ``group``."""
         try:
             acknowledgement = self._bus.publish_now(
                 message.address, message.body, correlation=message.correlation, properties=message.properties
@@ -194,11 +200,11 @@ class AckedPublisher(Generic[M]):
             return
         message.expires = asyncio.get_running_loop().time() + self._timeout_s
         self._in_flight[acknowledgement] = message
-        acknowledgement.add_done_callback(self._acknowledged)
+        acknowledgement.add_done_callback(self._end_flight)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_at(message.expires, self._expire)
 
-    def _acknowledged(self, acknowledgement: asyncio.Future[int]) -> None:
+    def _end_flight(self, acknowledgement: asyncio.Future[int]) -> None:
         """Handle the broker's acknowledgement, or the end of the connection."""
         message = self._in_flight.pop(acknowledgement, None)
         if message is None:
@@ -229,7 +235,7 @@ class AckedPublisher(Generic[M]):
             self._next()
 
     def _retry_or_give_up(self, message: OutgoingMessage[M], error: str) -> None:
-        """Send a message again, or report that the message was not delivered."""
+        """Send a message again in a task; without ``retry``, log and report that it was not delivered."""
         if not self._retry:
             log.info("message not delivered", kind=self._kind, error=error)
             message.done(FAILURE)
@@ -244,19 +250,19 @@ class AckedPublisher(Generic[M]):
     # --- messages that were not sent at once ---------------------------------------------------------------------
 
     def _deliver(self, message: OutgoingMessage[M], group: asyncio.TaskGroup, failures: int = 0) -> None:
-        """Start the task that sends a message after so many failures."""
+        """Start the task that sends a message, at once or, after ``failures`` in a row, with a pause before."""
         task = group.create_task(self._deliver_later(message, failures), name=f"{self._kind} delivery")
         self._deliveries.add(task)
-        task.add_done_callback(self._delivered)
+        task.add_done_callback(self._end_delivery)
 
-    def _delivered(self, task: asyncio.Task[None]) -> None:
+    def _end_delivery(self, task: asyncio.Task[None]) -> None:
         """Handle the end of a task: the next message gets its slot."""
         self._deliveries.discard(task)
         self._changed.set()
         self._next()
 
     async def _deliver_later(self, message: OutgoingMessage[M], failures: int) -> None:
-        """Send a message until the broker acknowledges it, or once if resending is off."""
+        """Send a message until the broker acknowledges it, or once without ``retry``; then call its ``done``."""
         body: M | None = message.body
         while body is not None:
             if failures:
@@ -294,7 +300,7 @@ class AckedPublisher(Generic[M]):
         except TimeoutError:
             return
 
-    async def _connected(self) -> None:
+    async def _end_pauses(self) -> None:
         """End the pauses of messages that wait to be sent again."""
         self._reconnected.set()
         self._reconnected = asyncio.Event()

@@ -2,7 +2,7 @@
 
 Each connection begins with the first address. An address counts as reached when the broker there has accepted the
 client (CONNACK), so a machine that accepts connections and does not answer is passed over as well. All names are
-resolved at the same time. A name that needs longer than an address may comes after the others.
+resolved at the same time. An endpoint whose name is not resolved within one endpoint's time comes after the others.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ async def connect_to_any(settings: MqttSettings, connect: Callable[[SocketAddres
     """Return what ``connect`` returns for the first address of the settings at which it raises no error.
 
     Raises the error of the last address (OSError, TimeoutError, DisconnectedError), or NotAllowedError if a broker
-    refused this client. With several endpoints the error has the cause at each.
+    refused this client. With several endpoints it raises one DisconnectedError or NotAllowedError with the cause at
+    each of them.
     """
     endpoints, timeout_s = settings.endpoints, settings.connect_timeout_s
     errors: dict[Endpoint, list[Exception]] = {endpoint: [] for endpoint in endpoints}
@@ -92,7 +93,10 @@ async def connect_to_any(settings: MqttSettings, connect: Callable[[SocketAddres
 
 
 def share_s(timeout_s: float, addresses: int) -> float:
-    """Return the seconds for each of so many addresses: a silent one must leave time for the next."""
+    """Return the seconds for each of ``addresses``, of ``timeout_s`` for all: a silent one must leave time for others.
+
+    Many addresses get more than ``timeout_s`` in sum, because each gets LEAST_ADDRESS_S, up to ALL_ADDRESSES_S.
+    """
     return min(timeout_s, max(timeout_s / addresses, min(LEAST_ADDRESS_S, ALL_ADDRESSES_S / addresses)))
 
 
@@ -130,9 +134,9 @@ async def _resolve(endpoint: Endpoint, timeout_s: float) -> Resolved:
 
 
 def _addresses(endpoint: Endpoint, flags: int = 0) -> Addresses:
-    """Return the addresses of a host, each with its family. Blocks, except with ``AI_NUMERICHOST``: no name is sought.
+    """Return the addresses of an endpoint, each with its family. ``flags``: of ``getaddrinfo``.
 
-    Raises OSError or UnicodeError if there are none.
+    Blocks, except with ``AI_NUMERICHOST``, which resolves no name. Raises OSError or UnicodeError if there are none.
     """
     answers = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=flags)
     return [(family, target) for family, _, _, _, target in answers]

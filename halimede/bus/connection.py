@@ -1,6 +1,6 @@
 """Keeps a connection to the broker up, for all adapters: subscriptions, birth message and hooks.
 
-They implement ``_open``.
+Adapters implement ``_open``.
 
 The birth is a message that is published after each connect; the will is one that the broker publishes when the
 connection breaks. ``reconnect.py`` decides when to connect again, also if two clients have the same client id.
@@ -131,10 +131,11 @@ class ReconnectingBus(Bus):
         self._readiness = BrokerReadiness()
         self._back_off = ReconnectBackoff(chance)
         self._connection_log = ConnectionLog(where, self.client_id)
-        unacked = UnackedMessages(durable=durable, receive_maximum=receive_maximum, full=self._pause_reading)
+        unacked = UnackedMessages(durable=durable, receive_maximum=receive_maximum, on_full=self._pause_reading)
         self._incoming = Dispatcher(self.stats, self._prefix, unacked)
+        #: the connection that a broker has accepted; None: there is none
         self._link: Transport | None = None
-        #: the same connection, once the broker has granted its subscriptions and its birth: only then callers publish
+        #: the same connection, once the broker has answered its subscriptions and its birth: only then callers publish
         self._usable: Transport | None = None
         self._ready = asyncio.Event()
         self._max_packet = 0
@@ -143,7 +144,7 @@ class ReconnectingBus(Bus):
 
     @abstractmethod
     async def _open(self, will: Packet | None, deliver: Deliver) -> Transport:
-        """Connect once: adapters make a transport that passes received messages to ``deliver``.
+        """Connect once: adapters make a transport that passes received messages to ``deliver``. ``will``: None: none.
 
         Raises BusError, OSError or TimeoutError, after closing what it opened.
         """
@@ -213,7 +214,10 @@ class ReconnectingBus(Bus):
         return self._max_packet
 
     async def wait_connected(self, timeout_s: float) -> None:
-        """Wait until the broker has granted subscriptions and birth. Raises DisconnectedError with the last reason."""
+        """Wait until the broker has answered subscriptions and birth.
+
+        Raises DisconnectedError with the last reason after ``timeout_s`` seconds.
+        """
         try:
             async with asyncio.timeout(timeout_s):
                 await self._wait_ready()
@@ -274,8 +278,9 @@ class ReconnectingBus(Bus):
     ) -> None:
         """Subscribe, now and on every reconnect; ``Bus.listen`` describes the parameters.
 
-        Raises RefusedError if the broker does not grant it, ValueError if another filter gets the same messages. A
-        broker that may not be ready yet gets up to ``SETTLE_S`` seconds (``BrokerReadiness``).
+        Raises RefusedError if the broker does not grant it, ValueError if another filter gets the same messages,
+        RuntimeError outside the ``async with`` block. A broker that may not be ready yet gets up to ``SETTLE_S``
+        seconds (``BrokerReadiness``). Without a connection this returns at once, and the next connection subscribes.
         """
         if self._tasks is None:
             raise RuntimeError("subscribe inside the bus's `async with` block")
@@ -296,7 +301,7 @@ class ReconnectingBus(Bus):
             raise RefusedError(filter_, reason, REASONS.get(reason, "subscription refused"))
 
     async def recall(self, filter_: Filter[Any]) -> None:
-        """Make the broker send the retained messages of a subscription again."""
+        """Make the broker send the retained messages of a subscription again; wait at most SUBSCRIBE_TIMEOUT."""
         link, subscription = self._link, self._incoming.get(filter_.text)
         if link and subscription:
             try:
@@ -306,7 +311,7 @@ class ReconnectingBus(Bus):
                 log.debug("recall not answered", filter=filter_.text, error=str(error))
 
     def resolve_id_conflict(self) -> None:
-        """Handle a proven client id conflict: the client that connected later pauses."""
+        """Handle a proven client id conflict: the later client disconnects and pauses, the other one reports it."""
         if self._link:
             log.warning(RIVAL, client=self.client_id, broker=self._where, known="from its messages")
             self._start(self._link.close() if self._id_conflict.must_disconnect() else self._accuse(), "rival")
@@ -349,14 +354,17 @@ class ReconnectingBus(Bus):
         return answer
 
     def _pause_reading(self, full: bool) -> None:  # noqa: FBT001  # a hook of ``UnackedMessages``
-        """Read no further messages while there are too many without an acknowledgement."""
+        """Read no further messages if there are too many without an acknowledgement (``full``), else read on."""
         if self._link and full:
             self._link.pause_reading()
         elif self._link:
             self._link.resume_reading()
 
     async def _subscribe(self, link: Transport, filter_: str, qos: int) -> int | None:
-        """Subscribe; return the broker's reason code, None if it is not known: the next connection subscribes."""
+        """Subscribe; return the broker's reason code, None if it is not known: the next connection subscribes.
+
+        A connection without an answer is ended, unless its reading was paused.
+        """
         try:
             async with asyncio.timeout(SUBSCRIBE_TIMEOUT):
                 return await asyncio.shield(self._subscription(link, filter_, qos))
@@ -368,7 +376,7 @@ class ReconnectingBus(Bus):
             return None
 
     async def _settle(self, link: Transport, filter_: str, reason: int) -> int | None:
-        """Record the answer to a subscription of an existing connection; return the broker's final answer.
+        """Record the answer ``reason`` to a subscription of an existing connection; return the broker's final answer.
 
         If the connection ends because the broker is not ready, the next ones send the subscription again; without a
         next one (``once``), the first answer counts. None if the broker accepts no connection for too long: then the
@@ -420,7 +428,7 @@ class ReconnectingBus(Bus):
             await asyncio.sleep(0)
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run a task until the block ends."""
+        """Start and return a task, which the end of the ``async with`` block cancels."""
         assert self._tasks is not None, "entered"  # noqa: S101 - for the type checker
         task = self._tasks.create_task(work, name=f"{self.client_id}: {name}")
         self._running.add(task)
@@ -443,17 +451,17 @@ class ReconnectingBus(Bus):
                 link = await self._open(will, self._incoming.dispatch)
             except (BusError, OSError, TimeoutError) as error:
                 self._connection_log.log_down(str(error) or cause_of(error))
-                self._id_conflict.refused()
-                self._back_off.refused()
+                self._id_conflict.record_failure()
+                self._back_off.record_failure()
             else:
                 began = loop.time()
                 end = await self._serve(link, announcement)
                 self._connection_log.log_down(end.reason)
                 age = loop.time() - began
                 if self._readiness.unready:
-                    self._back_off.unready(self._readiness.unready)
+                    self._back_off.record_unready(self._readiness.unready)
                 else:
-                    self._back_off.ended(age)
+                    self._back_off.record_end(age)
                 pause = self._id_conflict.pause_after(
                     age, takeover=end.taken_over, explained=end.explained, chance=self._chance
                 )
@@ -485,7 +493,7 @@ class ReconnectingBus(Bus):
                 link.abort(UNREADY)
             elif reasons is not None:
                 self.refused = {name: REASONS.get(code, hex(code)) for name, code in reasons.items() if code >= FAILURE}
-                self._incoming.unacked.resumed()
+                self._incoming.unacked.forget_unrepeated()
                 self._usable = link
                 self._ready.set()
                 self._connection_log.log_connected(link.where)
@@ -505,10 +513,11 @@ class ReconnectingBus(Bus):
     async def _wait_for_reason_codes(
         self, link: Transport, answers: Mapping[str, asyncio.Future[int]]
     ) -> dict[str, int] | None:
-        """Return the reason codes for a new connection's subscriptions and birth; None if one is missing.
+        """Return the reason codes for a new connection's subscriptions and birth, after SUBSCRIBE_TIMEOUT at most.
 
-        An answer may be lost while the connection works. Only a new connection brings all answers, so this one ends.
-        If reading was paused, the answers wait behind messages of a session whose subscriptions the broker has.
+        If an answer is missing, it may be lost although the connection works. Only a new connection brings all answers,
+        so this one is ended, and None is returned. If reading was paused, missing answers wait behind messages of a
+        session whose subscriptions the broker has: then the answers so far are returned.
         """
         pending = set(answers.values())
         if pending:
@@ -526,7 +535,7 @@ class ReconnectingBus(Bus):
         if self._id_conflict.suspected:
             self._id_conflict.suspected = False
             await self._accuse()
-        await self._connected()
+        await self._run_connect_hooks()
 
     async def _repeat_birth(self, announcement: Announcement) -> None:
         """Publish the birth once more, until the broker has granted it: it may have lost the first one."""

@@ -44,14 +44,17 @@ class Credentials:
 
     @classmethod
     def at(cls, folder: str | Path, variable: str = "HALIMEDE_CREDENTIALS") -> Credentials:
-        """Return the credentials in a folder; ``~`` is the user's home. Raises InvalidFieldError."""
+        """Return the credentials in a folder, which may begin with ``~``, the home of a user, as in a shell.
+
+        Raises InvalidFieldError if there is no such user. ``check`` examines the folder.
+        """
         try:
             return cls(Path(folder).expanduser().absolute(), variable)
         except RuntimeError:
             raise InvalidFieldError(variable, str(folder), "there is no such user: write a folder") from None
 
     def check(self, *, secure: bool) -> None:
-        """Check the folder and its files. ``secure``: whether the broker's address is for TLS: TLS files need it.
+        """Check the folder and its files. ``secure``: the broker's address is for TLS, as files for TLS require.
 
         Raises InvalidFieldError for files that are missing, unreadable or do not fit.
         """
@@ -77,7 +80,7 @@ class Credentials:
         return self._text("username"), self._text("password")
 
     def context(self) -> ssl.SSLContext:
-        """Return a TLS context from the current files. Raises InvalidFieldError."""
+        """Return a TLS context from the current files. Raises InvalidFieldError if they are not usable together."""
         authority, chain, key = (self.folder / name for name in TLS_FILES)
         try:
             context = ssl.create_default_context(cafile=str(authority) if authority.exists() else None)

@@ -74,24 +74,24 @@ REASONS = {code: NAMES[code].lower() for code in (0x80, 0x83, 0x90, 0x97, 0x99)}
 
 
 def _nothing() -> None:
-    """Do nothing: a QoS 0 message has no acknowledgement."""
+    """Do nothing: the ``done`` of a packet that its handler need not acknowledge."""
 
 
 @dataclass(slots=True)  # not frozen: that would double the time to make one
 class Packet:
-    """One message between an adapter and the bus, never changed after it was made.
+    """One message between an adapter and the bus. Only ``arrived`` is changed after it was made.
 
     Attributes:
         topic: without a prefix of the broker.
-        payload: the encoded body; a large received one may be a view of the receive buffer.
+        payload: the encoded body; that of a large received message may be a view of its receive buffer.
         qos: 0 or 1.
         retain: in a sent message: the broker keeps it; in a received one: the broker has kept it.
         response_topic, correlation: where an answer goes, and what identifies it; empty: no answer.
         expiry_s: seconds after which the broker drops it; None: never.
         properties: user properties as pairs of name and value; a name may be repeated.
         duplicate: only on receipt: the broker has sent it before.
-        done: acknowledges a message of a subscription with ``later`` (``Bus.subscribe``), whose handler does not.
-            Further calls have no effect.
+        done: acknowledges a message of a subscription with ``later`` (``Bus.subscribe``), because the return of its
+            handler does not. Further calls, and calls for other messages, have no effect.
         tail: follows the payload and is sent without a copy; received messages have none.
         arrived: the loop time at which a message of a subscription with ``later`` arrived; 0 for others.
 
@@ -141,7 +141,7 @@ class Grants:
     shared: bool = True
 
 
-#: called for each connection, so that birth and will carry that connection's epoch
+#: called before each attempt to connect, so that birth and will have the state of that moment
 Announce = Callable[[], Announcement]
 
 
@@ -149,7 +149,7 @@ Announce = Callable[[], Announcement]
 class Delivery(Generic[M]):
     """A received message: its address and body, and its packet.
 
-    ``names``: values of the topic's placeholders (``ns``).
+    ``names``: the name of each field in its topic, such as ``ns`` (``Topic.parse``).
     """
 
     address: Address[M]
@@ -163,26 +163,30 @@ class Delivery(Generic[M]):
         return dict(self.packet.properties)
 
 
-#: called with each message of a subscription; an error refuses the message as a dead letter
+#: called with each decoded message of a subscription; an error refuses the message as a dead letter
 Handler = Callable[[Delivery[M]], Awaitable[None]]
 #: called with the names in the topic of a retained message that was cleared
 Cleared = Callable[[Mapping[str, str]], Awaitable[None]]
 #: called with the names in the topic of a message; returns whether to decode it
 AcceptsNames = Callable[[Mapping[str, str]], Awaitable[bool]]
-#: the same for packets whose body is not decoded
+#: called with each packet of a subscription, before its body is decoded
 Receive = Callable[[Packet], Awaitable[None]]
-#: the same for plain functions
+#: a ``Handler`` and a ``Receive`` that are plain functions
 HandlerNow = Callable[[Delivery[M]], None]
 ReceiveNow = Callable[[Packet], None]
 
 
 @dataclass(slots=True)
 class BusStats:
-    """Counts since the start.
+    """Counts of one client since its start, and the end of the broker's certificate.
 
-    ``connects``: accepted connections; ``rejected``: unreadable messages; ``dropped``: messages for which a queue had
-    no room; ``failed_handlers``: errors of handlers. ``certificate_end``: Unix time at which the certificate of the
-    broker ends, as of the last connection; None without TLS.
+    Attributes:
+        connects: accepted connections.
+        rejected: messages that could not be read, or that their handler refused with DecodeError or InvalidFieldError.
+        dropped: messages that no handler got: their queue was full, or their subscription had ended.
+        failed_handlers: other errors of handlers.
+        certificate_end: Unix time at which the broker's certificate ends, as of the last connection; None without TLS.
+
     """
 
     connects: int = 0

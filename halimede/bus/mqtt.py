@@ -13,7 +13,7 @@ from halimede.bus.transport import Deliver, Transport
 
 __all__ = ["MqttBus", "MqttSettings"]
 
-#: opens a connection to one address
+#: opens a connection to one address: with settings, client id, will (None: without), and the receiver of messages
 Connect = Callable[[SocketAddress, MqttSettings, str, Packet | None, Deliver], Awaitable[Transport]]
 
 
@@ -44,7 +44,7 @@ class MqttBus(ReconnectingBus):
 
     @property
     def certificate_end(self) -> float | None:
-        """The Unix time at which the client's own certificate, as its file is now, or the broker's one ends."""
+        """The Unix time at which this client's or the broker's certificate ends, whichever is first; None: unknown."""
         return self._settings.certificate_end(self.stats.certificate_end)
 
     async def check_reachable(self) -> None:

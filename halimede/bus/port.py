@@ -1,8 +1,9 @@
 """The bus as the rest of the code sees it: typed publish and subscribe over an adapter that moves packets.
 
 ``Bus`` is the port; adapters implement ``send``, ``listen`` and the connection. Two rules hold for every adapter, and
-the conformance suite checks them: a message is acknowledged only after its handler returned, and each subscription has
-its own bounded queue and handles its messages in order, so that a slow one never blocks another.
+the conformance suite checks them. A handled message is acknowledged only after its handler returned, or with ``later``
+after its ``done``. Each subscription has its own queue and handles its messages in order, so that a slow handler does
+not delay the messages of another subscription.
 
 ``receiver`` checks and decodes each message before its handler is called. A message that cannot be read, or whose
 handler fails, is counted and refused (published as a dead letter for operators), and acknowledged like any other: a
@@ -55,12 +56,12 @@ MOST_REFUSED = 20
 NO_NODE = "none"
 #: bytes of a refused message that its dead letter shows
 HEAD_BYTES = 32
-#: most topics whose names are cached for one subscription, and most characters of a cached one
+#: most topics whose names are cached for one subscription, and most characters of a cached topic
 MOST_CACHED, LONGEST_CACHED = 4096, 512
 
 
-class DeadLetterPublisher:
-    """Makes the dead letters of one client, at most ten a second: further bad messages are only counted."""
+class DeadLetterWriter:
+    """Writes the dead letters of one client, at most ten a second, for its ``Bus`` to publish."""
 
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id
@@ -68,7 +69,7 @@ class DeadLetterPublisher:
         self._recent: list[float] = []
 
     def write(self, packet: Packet, reason: str) -> DeadLetter | None:
-        """Log an unreadable message; return its dead letter, None when the rate limit is reached."""
+        """Log a refused message and return its dead letter; above the rate limit do neither, and return None."""
         now = asyncio.get_running_loop().time()
         self._recent = [t for t in self._recent if now - t < 1]
         if len(self._recent) >= DEAD_LETTERS_PER_SECOND:
@@ -116,14 +117,14 @@ class Bus(ABC):
         self.grants = Grants()
         #: subscriptions and birth that the broker refused at the last connect, by filter or topic, with the reason
         self.refused: dict[str, str] = {}
-        self._dead_letters = DeadLetterPublisher(client_id)
+        self._dead_letters = DeadLetterWriter(client_id)
         #: the newest dead letters without a connection
         self._unsent_dead_letters: deque[DeadLetter] = deque(maxlen=DEAD_LETTERS_PER_SECOND)
         self._hooks: list[Callable[[], Awaitable[None]]] = []
 
     @property
     def certificate_end(self) -> float | None:
-        """The Unix time at which the first certificate of this connection ends; None without TLS."""
+        """The Unix time at which this client's or the broker's certificate ends, whichever is first; None: unknown."""
         return None
 
     # --- methods of adapters ----------------------------------------------------------------------------------
@@ -195,19 +196,21 @@ class Bus(ABC):
         drop_oldest: bool = False,
         inherit: bool = False,
     ) -> None:
-        """Subscribe, now and on every reconnect. At most ``queue`` messages wait for ``receive``.
+        """Subscribe, now and on every reconnect. At most ``queue`` messages of QoS 0 wait for ``receive``.
 
-        With a ``queue`` of 0 ``receive`` is a plain function, called when a message arrives. ``later``: a message is
-        acknowledged by its ``done``, not when ``receive`` returns. ``drop_oldest``: a full queue drops and acknowledges
-        its oldest message, also one of QoS 1. ``inherit``: no subscription is sent; messages of a session that another
-        client began are handled. Raises RefusedError if the broker does not grant it.
+        The receive maximum bounds messages of QoS 1, not ``queue``. With a ``queue`` of 0 ``receive`` is a plain
+        function (``ReceiveNow``), called when a message arrives. ``later``: a message is acknowledged by its ``done``,
+        not when ``receive`` returns. ``drop_oldest``: a full queue drops and acknowledges its oldest message, also one
+        of QoS 1. ``inherit``: no subscription is sent; messages of a session that another client began are handled.
+        Raises RefusedError if the broker does not grant it, ValueError as ``subscribe``.
         """
 
     @abstractmethod
     async def unlisten(self, filter_: str) -> None:
         """End the subscription of a filter; the running handler finishes. Queued messages are dropped and counted.
 
-        Those of a shared filter are not acknowledged, so that the broker can send them to another member.
+        Dropped messages of a shared filter are not acknowledged, so that the broker can send them to another member of
+        the group.
 
         A session that outlives connections drops nothing: this returns after all of the broker's messages for the
         client are acknowledged, which may take long; if cancelled, it leaves the rest in the session.
@@ -228,7 +231,7 @@ class Bus(ABC):
     # --- methods of callers -----------------------------------------------------------------------------------
 
     def on_connect(self, hook: Callable[[], Awaitable[None]]) -> None:
-        """Call ``hook`` after each connect and reconnect from now on, once birth and subscriptions are granted."""
+        """Call ``hook`` after each connect and reconnect from now on, once birth and subscriptions are answered."""
         self._hooks.append(hook)
 
     async def publish(
@@ -315,9 +318,9 @@ class Bus(ABC):
         """Pass every message of ``filter_`` to ``handler``; unreadable ones are dead-lettered and acknowledged.
 
         ``cleared`` is called for a retained message that was removed, ``accepts`` before a body is decoded: if it
-        returns False, the message is acknowledged and dropped. ``queue``: most messages that wait for the handler.
-        Raises RefusedError if the broker does not grant it, ValueError if another filter of this bus can get the same
-        message: brokers differ in how often they send it then.
+        returns False, the message is acknowledged and dropped. ``queue``: most messages of QoS 0 that wait for the
+        handler. Raises RefusedError if the broker does not grant it, ValueError if another filter of this bus can get
+        the same message: brokers differ in how often they send it then.
 
         ``later``: a message that the handler accepted without an error is acknowledged when its packet's ``done`` is
         called, at any later time. The connection's receive maximum bounds their number: with more, nothing is read, so
@@ -346,9 +349,7 @@ class Bus(ABC):
     ) -> bool:
         """Answer a request, but only on ``topic``; return whether the requester listens.
 
-        Raises the errors of ``publish``.
-
-        Any other response topic of the request is refused with InvalidFieldError.
+        Raises InvalidFieldError if the request has another response topic, and the errors of ``publish``.
         """
         response = request.packet.response_topic
         if topic.parse(response) is None:
@@ -357,7 +358,7 @@ class Bus(ABC):
         return await self.publish(address, body, correlation=request.packet.correlation, properties=properties)
 
     async def dead_letter(self, packet: Packet, reason: str) -> None:
-        """Publish a dead letter for an unreadable message, at most ten a second; without a connection, on the next."""
+        """Publish a dead letter for a refused packet, at most ten a second; without a connection, on the next one."""
         dead_letter = self._dead_letters.write(packet, reason)
         if dead_letter and self.connected:
             await self._send_dead_letter(dead_letter)
@@ -372,7 +373,7 @@ class Bus(ABC):
             log.debug("dead letter not sent", error=str(error))
 
     def _dead_letter_now(self, packet: Packet, reason: str) -> None:
-        """Publish a dead letter now, if the connection has a free slot."""
+        """Publish a dead letter now, if the connection has a free slot; without a connection, on the next one."""
         dead_letter = self._dead_letters.write(packet, reason)
         if dead_letter and not self.connected:
             self._unsent_dead_letters.append(dead_letter)
@@ -382,8 +383,11 @@ class Bus(ABC):
             except BusError as error:
                 log.debug("dead letter not sent", error=str(error))
 
-    async def _connected(self) -> None:
-        """Adapters call this after birth and subscriptions. Hooks run concurrently; a failing one is logged."""
+    async def _run_connect_hooks(self) -> None:
+        """Publish the unsent dead letters, then run the hooks concurrently; a failing hook is logged.
+
+        Adapters call it when birth and subscriptions are answered.
+        """
         while self._unsent_dead_letters and self.connected:
             await self._send_dead_letter(self._unsent_dead_letters.popleft())
         for result in await asyncio.gather(*(hook() for hook in self._hooks), return_exceptions=True):
@@ -394,20 +398,20 @@ class Bus(ABC):
 
 
 def refused_names(connections: Iterable[Bus], *, birth: str = "") -> list[str]:
-    """Return the subscriptions and births that the broker refuses to a process, by filter or topic, sorted.
+    """Return the filters and birth topics that the broker refuses to a process, sorted: the first MOST_REFUSED.
 
-    ``birth``: the topic of the birth that will have this list. A reader of the list has received that birth.
+    ``birth``: the topic of the birth that will have this list, which is left out: who reads the list has received it.
     """
     return sorted({name for bus in connections for name in bus.refused if name != birth})[:MOST_REFUSED]
 
 
 def refusal_text(names: Sequence[str]) -> str:
-    """Return the problem of a process to which the broker refuses subscriptions or births; empty without names."""
+    """Return the problem of a process to which the broker refuses ``names``, as a text; empty without names."""
     return f"the broker refuses its subscription or birth: {', '.join(names)}" if names else ""
 
 
 class AddressCache(dict[str, tuple[Address[M], Mapping[str, str]]], Generic[M]):
-    """The parsed address and names by the topic, of messages that one subscription receives.
+    """Address and names by the topic's text, for the messages of one subscription; a lookup adds what is missing.
 
     A lookup raises DecodeError if a name in the topic is not valid.
     """
@@ -439,7 +443,8 @@ def receiver(
 ) -> Receive:
     """Return the function that decodes each packet of a subscription and calls its handler.
 
-    ``dead_letter`` is called with a packet that is refused, and the reason. ``Bus.subscribe`` describes the rest.
+    ``dead_letter`` is called with a packet that is refused, and the reason; ``stats`` counts it. ``Bus.subscribe``
+    describes the other parameters.
     """
     addresses = AddressCache(topic)
 
@@ -470,7 +475,7 @@ def receiver(
 def receiver_now(
     topic: Topic[M], handler: HandlerNow[M], stats: BusStats, dead_letter: Callable[[Packet, str], None]
 ) -> ReceiveNow:
-    """Return the same function as ``receiver`` for a handler that is a plain function."""
+    """Return a plain function that decodes each packet and calls ``handler``, and refuses packets as ``receiver``."""
     addresses = AddressCache(topic)
 
     def receive(packet: Packet) -> None:

@@ -30,8 +30,8 @@ FIRST_BACKOFF, LAST_BACKOFF = 0.2, 5.0
 SPREAD = 1.0
 #: seconds after which a connection was a good one: the next back-off starts small again
 STABLE_AFTER = 5.0
-#: least and most seconds of a newcomer's first pause; most times that a later pause has, with and without proof of a
-#: conflict
+#: least and most seconds of a newcomer's first pause; later pauses double, up to this multiple of the first one, with
+#: proof of a conflict and without
 PAUSE = (20.0, 40.0)
 PROVEN_MULTIPLE, UNPROVEN_MULTIPLE = 4, 2
 #: a connection that ended sooner (seconds) is a brief one
@@ -41,34 +41,39 @@ SETTLED = 5.0
 #: consecutive brief connections that mean a conflict: for a client that paused before, for a newcomer, for a settled
 #: client
 RETURNED, NEWCOMER, INCUMBENT = 2, 3, 6
-#: connections in succession that are ended because the broker is not ready; least share of the range of their pauses
+#: most connections in succession that are ended because the broker is not ready; least pause after such a connection,
+#: as a share of its range
 MOST_UNREADY, UNREADY_SHARE = 6, 0.5
 #: refusals of features that the broker does not have: they stay
 PERMANENT = frozenset({NO_SHARED, NO_WILDCARDS})
 
 
 class ReconnectBackoff:
-    """The pauses of one client between attempts: the range doubles each time, and the pause is random in it."""
+    """The pauses of one client between attempts: the range doubles each time, and the pause is random in it.
+
+    ``chance``: the source of random numbers.
+    """
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self._failures = 0
+        #: least upper end of the range, in seconds
         self._spread = 0.0
-        #: the least share of the range
+        #: lower end of the range, as a share of its upper end
         self._least = 0.0
 
-    def refused(self) -> None:
+    def record_failure(self) -> None:
         """Record that no connection could be made: the next pauses are longer and spread."""
         self._failures += 1
         self._spread, self._least = SPREAD, 0.0
 
-    def ended(self, lasted: float) -> None:
+    def record_end(self, lasted: float) -> None:
         """Record the end of a connection that lasted ``lasted`` seconds."""
         self._failures = 1 if lasted >= STABLE_AFTER else self._failures + 1
         self._spread = self._least = 0.0
 
-    def unready(self, times: int) -> None:
-        """Record that the broker was not ready for that many connections in succession.
+    def record_unready(self, times: int) -> None:
+        """Record that the broker was not ready for ``times`` connections in succession.
 
         The ranges start small again, and have a lower end: all pauses together give the broker at least 5.6 s.
         """
@@ -126,13 +131,16 @@ class ClientIdConflict:
     def __init__(self, *, share: bool = False) -> None:
         self.suspected = False
         self._share = share
+        #: whether a connection held for SETTLED seconds since the last pause: then this client is the older one
         self._settled = False
+        #: whether a proven conflict requires a pause after the present connection
         self._must_pause = False
+        #: consecutive brief connections, or connections that another client took over
         self._brief = 0
         #: pauses since it was last settled
         self._yielded = 0
 
-    def refused(self) -> None:
+    def record_failure(self) -> None:
         """Record that no connection could be made: the broker is down or busy."""
         self._brief = 0
 

@@ -92,7 +92,10 @@ class RetainedPublisher(Generic[M]):
             await self.publish()
 
     async def publish(self) -> None:
-        """Publish the state now, unless the bus is disconnected; a failure is logged, and the next one publishes it."""
+        """Publish the state now, unless there is none, the bus is disconnected, or the publisher is withdrawn.
+
+        A failure is logged; the next heartbeat or connection publishes the state again.
+        """
         if not self._bus.connected or self._withdrawn:
             return
         self._changed.clear()
@@ -114,7 +117,7 @@ class RetainedPublisher(Generic[M]):
     async def withdraw(self) -> None:
         """Stop publishing and clear the retained message, after the farewell.
 
-        Without a connection, the will clears it.
+        A failure is logged: without a connection, the will has cleared the message.
         """
         self._withdrawn = True
         self._changed.set()
@@ -126,7 +129,10 @@ class RetainedPublisher(Generic[M]):
             log.info("state not cleared", topic=self._address.text, error=str(error))
 
     async def _wait_for_change(self) -> None:
-        """Wait until the state differs from the published one for ``lasts_s``."""
+        """Wait until withdrawn, or until the state differs from the published one.
+
+        It is compared ``lasts_s`` after each ``touch``, and every ``poll_s``.
+        """
         while not self._withdrawn:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._poll_s):

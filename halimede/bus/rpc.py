@@ -51,11 +51,13 @@ class PendingReplies(Generic[R]):
 class RpcClient(Generic[R]):
     """Concurrent requests over one reply topic. Replies without a waiting request are counted and dropped.
 
-    ``replies`` may be a filter if the requests' topics define where replies go: then they have no response topic.
+    ``replies`` may be a filter if the requests' topics define where replies go: then requests have no response topic.
     ``queue``: most replies that wait in the subscription.
 
     Attributes:
-        late: replies with correlation data of no waiting request: late, replayed or forged.
+        bus: the connection; the caller enters it.
+        reply: the response topic of requests; None: they have none.
+        late: number of replies that no request waited for: late, replayed or forged, or more than it takes.
 
     """
 
@@ -69,7 +71,7 @@ class RpcClient(Generic[R]):
 
     async def start(self) -> None:
         """Subscribe to the reply topic: before the first request. Raises RefusedError."""
-        await self.bus.subscribe(self._filter, self._replied, queue=self._queue)
+        await self.bus.subscribe(self._filter, self._pass_reply, queue=self._queue)
 
     async def ask(
         self,
@@ -83,8 +85,8 @@ class RpcClient(Generic[R]):
     ) -> Delivery[R]:
         """Send a request and return its reply, within ``timeout_s`` seconds.
 
-        ``ticket``, from ``new_ticket``, is for a repeated request: the server recognises it, and does not process a
-        request in progress twice.
+        ``qos``, ``properties``: as of ``Bus.publish``. ``ticket``, from ``new_ticket``, is for a repeated request: the
+        server recognises it, and does not process a request in progress twice. Empty: a new one.
 
         Raises NoSubscriberError at once if the broker reports no subscriber, TimeoutError at the deadline, and the
         errors of ``Bus.publish``.
@@ -112,8 +114,9 @@ class RpcClient(Generic[R]):
     ) -> AsyncIterator[Delivery[R]]:
         """Send a request to all subscribers, and yield at most ``most`` replies that it ``accepts``, as they arrive.
 
-        Ends after ``first_s`` seconds without any reply, ``quiet_s`` without another one, and ``longest_s`` in any
-        case. Raises NoSubscriberError if the broker reports no subscriber, and the errors of ``Bus.publish``.
+        Ends after ``first_s`` seconds without any reply, ``quiet_s`` seconds without another reply, and ``longest_s``
+        seconds in any case. ``expiry_s``: as of ``Bus.publish``. Raises NoSubscriberError if the broker reports no
+        subscriber, and the errors of ``Bus.publish``.
         """
         loop = asyncio.get_running_loop()
         with self.expect_replies(most, accepts) as pending:
@@ -134,9 +137,10 @@ class RpcClient(Generic[R]):
     def expect_replies(
         self, most: int = 1, accepts: Callable[[Delivery[R]], bool] = accepts_all, *, ticket: bytes = b""
     ) -> Iterator[PendingReplies[R]]:
-        """Receive the replies to one request until the block ends; ``send`` sends it.
+        """Receive the replies to one request until the block ends; ``send`` sends the request.
 
-        An empty ``ticket``: a new one.
+        ``most``: replies that may wait to be read; further ones are counted as late. ``accepts``: which replies count.
+        ``ticket``: as of ``ask``.
         """
         pending = PendingReplies(ticket or new_ticket(), accepts, most)
         self._pending[pending.ticket] = pending
@@ -156,7 +160,10 @@ class RpcClient(Generic[R]):
         properties: Mapping[str, str] | None = None,
         timeout_s: float = PUBLISH_TIMEOUT,
     ) -> bool:
-        """Publish a request; return whether there is a subscriber. Raises the errors of ``Bus.publish``."""
+        """Publish a request; return whether there is a subscriber. ``pending``: of ``expect_replies``.
+
+        ``Bus.publish`` describes the other parameters and the errors.
+        """
         return await self.bus.publish(
             address,
             body,
@@ -168,7 +175,7 @@ class RpcClient(Generic[R]):
             timeout_s=timeout_s,
         )
 
-    async def _replied(self, delivery: Delivery[Any]) -> None:
+    async def _pass_reply(self, delivery: Delivery[Any]) -> None:
         """Pass a reply to the caller that waits for it, or count it."""
         pending = self._pending.get(delivery.packet.correlation)
         if pending is None or pending.queue.full():
@@ -184,8 +191,9 @@ class RpcServer(Generic[Q, R]):
         bus: the connection; the caller enters it.
         requests: the filter of the requests.
         replies: the topic of the replies.
-        answer: makes a reply; None: send none.
-        too_large: makes the substitute for a reply that does not fit into a message.
+        answer: makes the reply to a request; None: send none.
+        too_large: makes the substitute for a reply that does not fit into a message; None: no reply is sent, and the
+            request becomes a dead letter.
         optional: if the broker refuses the subscription, there are no replies, and the process continues.
         queue: most requests that wait; more of QoS 0 are dropped.
         timeout_s: seconds that sending a reply may take.
@@ -214,15 +222,15 @@ class RpcServer(Generic[Q, R]):
         self._timeout_s = timeout_s
 
     async def start(self) -> None:
-        """Subscribe to the requests. Raises RefusedError, unless they are optional."""
+        """Subscribe to the requests. Raises RefusedError if the broker refuses; if ``optional``, logs it instead."""
         try:
-            await self._bus.subscribe(self._requests, self._requested, queue=self._queue)
+            await self._bus.subscribe(self._requests, self._answer_request, queue=self._queue)
         except RefusedError as error:
             if not self._optional:
                 raise
             log.warning("requests not subscribed", filter=self._requests.text, error=str(error))
 
-    async def _requested(self, delivery: Delivery[Q]) -> None:
+    async def _answer_request(self, delivery: Delivery[Q]) -> None:
         """Answer one request. Raises InvalidFieldError for one whose reply would go to another topic."""
         address = self._replies.at(client=delivery.names["client"])
         if delivery.packet.response_topic != address.text:
@@ -235,7 +243,10 @@ class RpcServer(Generic[Q, R]):
             log.info("reply not sent", to=address.text, error=str(error))
 
     async def _send(self, address: Address[R], reply: R, correlation: bytes) -> None:
-        """Send a reply, or its substitute if it is too large. Raises BusError."""
+        """Send a reply, or its substitute if it is too large.
+
+        Raises BusError, and TooLargeError if there is no substitute.
+        """
         try:
             await self._bus.publish(address, reply, correlation=correlation, timeout_s=self._timeout_s)
         except TooLargeError as error:

@@ -58,20 +58,22 @@ class MqttSettings:
 
     Attributes:
         host, port: the first address that is tried.
-        username, password: None: the client sends none.
+        username, password: as the client sends them; None: it sends none.
         secure: TLS without fallback: the broker's certificate is verified, with the authority of the credentials, or
             else the system's.
-        credentials: a folder that is read for every connection; it takes precedence over ``username`` and ``password``.
-        prefix: levels added before every topic and removed on receipt, for a broker that several systems share.
-        keepalive_s: a silent connection is found dead within 1.5 times this.
+        credentials: a folder that is read for every connection; it takes precedence over ``username`` and
+            ``password``; None: there is none.
+        prefix: levels added before every topic and removed on receipt, for a broker that several systems share;
+            empty: none.
+        keepalive_s: a silent connection is found dead within 1.5 times these seconds.
         receive_maximum: QoS 1 messages that the broker may send before the first is acknowledged. A busy handler
             thereby slows its publishers down.
         window: most publishes in flight, others wait; a lower limit of the broker takes precedence.
         max_packet: most bytes of a received packet; the broker drops larger ones.
         session_s: seconds for which the broker keeps subscriptions and unacknowledged messages after the connection
             ended; the next client with this client id continues with them. 0: they end with the connection.
-        connect_timeout_s: for the connection, and again for the broker's answer; while other addresses remain to be
-            tried, an address has its share of it (``addresses.share_s``).
+        connect_timeout_s: seconds for each of the connection, the TLS handshake and the broker's answer; while other
+            addresses remain to be tried, an address has its share of them (``addresses.share_s``).
         alternatives: further endpoints, which are tried in this order if there is no connection to the first.
         client: the MQTT client: ``lean``, this project's, or ``paho``, the stock one. Default: HALIMEDE_MQTT_CLIENT,
             else lean.
@@ -130,7 +132,7 @@ class MqttSettings:
             raise DisconnectedError(str(error)) from error
 
     def login(self) -> Login:
-        """Return user name and password, None for a missing one. Raises InvalidFieldError for unusable files."""
+        """Return user name and password, None for a missing value. Raises InvalidFieldError for unusable files."""
         return self.credentials.login() if self.credentials else (self.username, self.password)
 
     def context(self) -> ssl.SSLContext | None:
@@ -147,9 +149,10 @@ class MqttSettings:
         return context
 
     def certificate_end(self, broker: float | None) -> float | None:
-        """Return the Unix time at which the client's own certificate, as its file is now, or the broker's one ends.
+        """Return the Unix time at which the client's own certificate or the broker's ends, whichever is first.
 
-        ``broker``: the end of the broker's certificate, None if it is unknown. None: neither is known.
+        The client's is read from its file now. ``broker``: the end of the broker's, None if it is unknown. None:
+        neither is known.
         """
         own = self.credentials.certificate_end() if self.credentials else None
         return min((end for end in (own, broker) if end is not None), default=None)
@@ -161,7 +164,8 @@ class MqttSettings:
         """Return the settings of ``host``, ``host:port``, ``mqtt://user:password@host:1883/prefix`` or ``mqtts://...``.
 
         ``host:port`` may be a list, separated by commas. ``credentials``: the folder of one user, empty or None for
-        none. Raises InvalidFieldError, which names ``variable`` and does not contain the password.
+        none; its files are checked. Raises InvalidFieldError, which names ``variable`` or that of the credentials, and
+        does not contain the password.
         """
         shown = re.sub(r"^(\w+://)?.*@", r"\1***@", url) if isinstance(url, str) else url
         problem = InvalidFieldError(variable, shown, FIX)
@@ -203,7 +207,7 @@ class MqttSettings:
 
     @classmethod
     def _from_list(cls, brokers: re.Match[str], variable: str, credentials: str | Path | Credentials | None) -> Self:
-        """Return the settings of an address with several hosts; each is checked as a single address."""
+        """Return the settings of an address with several hosts, ``brokers``; each is checked as a single address."""
         before, after = brokers["before"] or "", brokers["after"] or ""
         if after.startswith("//"):  # of a second mqtt://, and there may be a password behind it
             raise InvalidFieldError(variable, f"{brokers['hosts']}//...", FIX)

@@ -1,6 +1,6 @@
 """Delivers each message of a connection to its handler: matching subscription, queue, acknowledgement.
 
-A message is acknowledged after its handler, never before. Each subscription is handled in order and independently, so
+A handled message is acknowledged after its handler. Each subscription is handled in order and independently, so
 acknowledgements of one connection may be sent in another order than the messages arrived (MQTT 4.6 requires clients to
 keep the order; Mosquitto and EMQX use only the packet identifier). If acknowledgements of a fast subscription waited
 for a slow one, both would block.
@@ -33,17 +33,17 @@ NO_LIMIT = Grants().receive_maximum
 #: connection has delivered count as well
 EXCESS = 8
 
-#: acknowledges a message: a token, or the transport's function if the session ends with its connection
+#: acknowledges a message: an ``AckToken``, or the transport's function if the session ends with its connection
 Done = Callable[[], object]
 
 
 class Dispatcher:
-    """The subscriptions of one client: passes each received message to its own.
+    """The subscriptions of one client: passes each received message to the subscription that matches its topic.
 
-    ``unacked``: those not acknowledged yet.
+    ``unacked``: its messages that are not acknowledged yet.
 
-    If its session outlives its connections, a message that arrives before its handler is known is not acknowledged and
-    dropped: it waits for that handler.
+    A message without a subscription is dropped and acknowledged. If the session outlives its connections, a QoS 1
+    message waits instead, because its handler may not be known yet.
     """
 
     def __init__(self, stats: BusStats, prefix: Prefix, unacked: UnackedMessages) -> None:
@@ -67,10 +67,11 @@ class Dispatcher:
         return self._subscriptions.get(filter_)
 
     def conflict(self, filter_: str, *, requested: bool) -> str | None:
-        """Return the filter of a subscription that forbids another one: the same, or one that gets its messages.
+        """Return the filter of a subscription that excludes a new one for ``filter_``; None if nothing excludes it.
 
-        None if there is none. ``requested``: the other filter will be sent to the broker. Filters of an earlier client
-        of the session may overlap: whoever has the message first handles it.
+        Excluded are an equal filter, and a filter that can get the same messages. ``requested``: the new filter will be
+        sent to the broker. Filters that an earlier client of the session has sent may overlap: then the subscription
+        that was added first handles a message.
         """
         levels = split_shared(filter_)[1].split("/")
         for name, subscription in self._subscriptions.items():
@@ -127,7 +128,10 @@ class Dispatcher:
             done()
 
     def disconnected(self) -> None:
-        """Handle the end of the connection. The broker resends durable messages that have no handler here."""
+        """Handle the end of the connection: no acknowledgement can be sent on it any more.
+
+        Messages that wait for a handler are forgotten, because the broker sends them again.
+        """
         self.unacked.disconnected()
         for _, token in self._unclaimed:
             self.unacked.settle(token)  # not acknowledged: the broker sends it again, or to another client
@@ -150,11 +154,13 @@ class Dispatcher:
 
 
 class Subscription:
-    """Queue and pump of one filter. A full queue drops the oldest QoS 0 message, never a QoS 1 message.
+    """Queue and pump of one filter: ``pump`` passes messages to ``receive`` in order.
 
-    Messages wait in the queue, at most ``limit``, and ``pump`` passes them to ``receive`` in order. With a ``limit`` of
-    0 there is no queue: ``receive`` is a plain function, called when a message arrives. With ``drop_oldest`` a full
-    queue drops the oldest message of either QoS, and acknowledges it.
+    In a queue of ``limit`` messages a new one takes the place of the oldest message that needs no acknowledgement,
+    because it has QoS 0 or its connection has ended. Without such a message, a new one of QoS 0 is dropped, and one of
+    QoS 1 is queued above the limit. With ``drop_oldest`` the new message takes the place of the oldest one in any case,
+    which is acknowledged. With a ``limit`` of 0 there is no queue: ``receive`` is a plain function, called when a
+    message arrives.
 
     QoS 1 needs no bound here: the connection's receive maximum is one, because the broker sends no more than that
     before it receives acknowledgements. Mosquitto 2.0.11 obeys it only until the first acknowledgement, or if it is 1.
@@ -202,7 +208,10 @@ class Subscription:
         return has_overlap(self._levels, levels)
 
     def offer(self, packet: Packet, acknowledge: Done | None) -> None:
-        """Queue a message that has arrived, or handle it now if there is no queue."""
+        """Queue a message that has arrived, or handle it now if there is no queue; a full queue may drop a message.
+
+        ``acknowledge``: acknowledges it to the broker; None: it needs no acknowledgement.
+        """
         if not self._limit:
             try:
                 self._receive(packet)
@@ -222,14 +231,14 @@ class Subscription:
             self._wake.set_result(None)
 
     def drop_acknowledgements(self) -> None:
-        """Handle queued messages without an acknowledgement: their connection has ended."""
+        """Remove the acknowledgements of queued messages, because their connection has ended."""
         self._waiting = deque((packet, None) for packet, _ in self._waiting)
 
     def close(self) -> None:
         """Drop queued messages, and end ``pump`` once the running handler has returned.
 
-        Messages of a shared filter are left unacknowledged, so that a broker can send them to another member; those of
-        a plain one would only occupy the connection's window without limit.
+        Dropped messages of a shared filter are left unacknowledged, so that a broker can send them to another member.
+        Those of a plain filter are acknowledged, because they would occupy the connection's receive maximum for ever.
         """
         self._closed = True
         for _, acknowledge in self._waiting:
@@ -277,8 +286,8 @@ class Subscription:
 class AckToken:
     """Acknowledges one message once, when it is called; ``messages`` has it among those in progress until then.
 
-    ``acknowledge`` does it on the last connection that delivered the message; None after that one ended. ``key``: the
-    packet identifier. ``done``: it was called.
+    ``key``: the message's packet identifier. ``acknowledge``: does it on the last connection that delivered the
+    message; None after that connection has ended. ``done``: the token was called.
     """
 
     messages: UnackedMessages
@@ -306,20 +315,23 @@ class UnackedMessages:
 
     Without ``durable`` it only has messages that their receivers acknowledge later.
 
-    A broker that obeys ``receive_maximum`` sends no more before it receives acknowledgements. ``full`` is called with
-    True if there are ``EXCESS`` more in progress, and with False once there are no more than the receive maximum: the
-    connection is not read meanwhile. So a handler of these messages must not wait for an answer on this connection.
+    A broker that obeys ``receive_maximum`` sends no more before it receives acknowledgements. ``on_full`` is called
+    with True if more than ``EXCESS`` messages above it are in progress, and with False once no more than the receive
+    maximum are: the connection is not read meanwhile. So a handler of these messages must not wait for an answer on
+    this connection.
     """
 
     def __init__(
-        self, *, durable: bool, receive_maximum: int = NO_LIMIT, full: Callable[[bool], None] = lambda _: None
+        self, *, durable: bool, receive_maximum: int = NO_LIMIT, on_full: Callable[[bool], None] = lambda _: None
     ) -> None:
         self.durable = durable
         #: whether there are too many messages in progress
         self.full = False
         self._receive_maximum = receive_maximum
-        self._on_full = full
+        self._on_full = on_full
+        #: by packet identifier: the messages that are recognised when the broker sends them again
         self._tokens: dict[int, AckToken] = {}
+        #: the messages in progress
         self._busy: set[AckToken] = set()
         self._idle = asyncio.Event()
 
@@ -344,7 +356,11 @@ class UnackedMessages:
             await self._idle.wait()
 
     def record(self, key: int, packet: Packet, acknowledge: Acknowledge) -> AckToken | None:
-        """Record a message by its packet identifier; return its token, None if it is in progress already."""
+        """Record a message by its packet identifier ``key``; return its token.
+
+        None: the broker has sent a recognised message again. It is acknowledged now if its token was called, else when
+        its token is called.
+        """
         token = self._tokens.get(key) if self.durable and packet.duplicate else None
         if token and (token.packet.topic, token.packet.payload) == (packet.topic, packet.payload):
             if token.done:
@@ -357,7 +373,7 @@ class UnackedMessages:
         self._busy.add(token)
         if len(self._busy) > self._receive_maximum + EXCESS and not self.full:
             self.full = True
-            self._on_full(True)  # noqa: FBT003  # as ``full``
+            self._on_full(True)  # noqa: FBT003  # as ``on_full``
         return token
 
     def settle(self, token: AckToken, *, forget: bool = True) -> None:
@@ -367,17 +383,17 @@ class UnackedMessages:
             self._idle.set()
         if self.full and len(self._busy) <= self._receive_maximum:
             self.full = False
-            self._on_full(False)  # noqa: FBT003  # as ``full``
+            self._on_full(False)  # noqa: FBT003  # as ``on_full``
         if forget and self._tokens.get(token.key) is token:
             del self._tokens[token.key]
 
     def disconnected(self) -> None:
-        """Handle the end of the connection: a message is acknowledged when it is sent again."""
+        """Handle the end of the connection: a durable message is acknowledged when the broker sends it again."""
         for token in self._tokens.values():
             token.acknowledge = None
         if not self.durable:
             self._tokens.clear()
 
-    def resumed(self) -> None:
+    def forget_unrepeated(self) -> None:
         """Forget the messages that the broker did not send again on a new connection."""
         self._tokens = {key: token for key, token in self._tokens.items() if token.acknowledge}

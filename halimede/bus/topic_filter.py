@@ -1,4 +1,4 @@
-"""Common rules of all adapters: which topics a filter matches, and the size of a packet in bytes."""
+"""Common rules of all adapters: which topics a filter matches, the prefix of topics, and the size of a packet."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from halimede.errors import TooLargeError
 
 #: begin of the filter of a shared subscription
 SHARE = "$share/"
-#: a packet with at most ``FEW`` user properties has at most ``OVERHEAD`` bytes besides its body: then nothing is
-#: counted
+#: a packet with at most ``FEW`` user properties has at most ``OVERHEAD`` bytes besides its body: nothing is counted if
+#: the limit leaves so much room
 FEW, OVERHEAD = 3, 9 * 65_536 + 64
 
 
@@ -89,7 +89,10 @@ def packet_size(packet: Packet) -> int:
 
 
 def check_size(packet: Packet, most: int) -> int:
-    """Return the approximate bytes of a packet. Raises TooLargeError if they are more than ``most``."""
+    """Return the bytes of a packet, or of its body alone if that is far below ``most``.
+
+    Raises TooLargeError if the packet has more than ``most`` bytes.
+    """
     size = len(packet.payload) + len(packet.tail)
     if size + OVERHEAD > most or len(packet.properties) > FEW:
         size = packet_size(packet)
@@ -99,10 +102,10 @@ def check_size(packet: Packet, most: int) -> int:
 
 
 def _text(text: str) -> int:
-    """Return the number of bytes of an encoded text."""
+    """Return the number of bytes of an encoded text, with its two bytes of length."""
     return 2 + len(text.encode())
 
 
 def _varint(value: int) -> int:
-    """Return the number of bytes of an encoded length."""
+    """Return the number of bytes of a length, encoded as a variable byte integer (MQTT v5, 1.5.5)."""
     return 1 if value < 0x80 else 2 if value < 0x4000 else 3 if value < 0x200000 else 4

@@ -25,7 +25,7 @@ CLOSE_TIMEOUT = 2.0
 NO_PACKET_LIMIT = 268_435_455
 #: acknowledges a QoS 1 message to the broker; returns whether its connection exists
 Acknowledge = Callable[[], bool]
-#: called with a message, its acknowledgement (None at QoS 0), and its packet identifier
+#: called with a message, its acknowledgement (None at QoS 0), and its packet identifier (0 at QoS 0)
 Deliver = Callable[[Packet, Acknowledge | None, int], None]
 #: congestion control within one machine, where nothing can be congested: most machines have it, without pacing
 UNPACED = b"cubic"
@@ -40,7 +40,7 @@ class Ended:
     """Why a connection ended: ``reason`` in words.
 
     ``taken_over``: another client has this id. ``barred``: the broker refused this client, and a retry needs a change.
-    ``explained``: the reason is known: this client ended it, or the broker gave a reason.
+    ``explained``: an accepted connection ended for a known reason: this client ended it, or the broker gave a reason.
     """
 
     reason: str
@@ -115,7 +115,7 @@ class Transport(ABC):
         self.max_packet = max_packet
         #: the broker's limits, once it has accepted the client
         self.grants = Grants()
-        #: the broker's host and port; empty: there is only one
+        #: host and port of the broker that accepted the client; empty: the adapter has only one broker
         self.where = ""
         #: Unix time at which the broker's certificate ends; None without TLS
         self.certificate_end: float | None = None
@@ -123,19 +123,20 @@ class Transport(ABC):
         self.resumed = False
         #: slots for publishes that the broker has not answered yet
         self.slots = Slots(window)
-        #: whether messages are left in the socket now, and whether they ever were
+        #: whether reading pauses now, so that messages are left in the socket, and whether it ever did
         self.paused = self.was_paused = False
         #: bytes of the publishes in slots
         self.owed = 0
         #: set when the connection has ended, with the reason
         self.ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+        #: pending acknowledgements by packet identifier
         self._answers: dict[int, PendingAck] = {}
 
     @abstractmethod
     def publish(self, packet: Packet) -> PendingAck:
-        """Send a packet; the future returns the reason code (at QoS 0: 0, once it is written).
+        """Send a packet; the future returns the broker's reason code (at QoS 0: 0, once the packet is written).
 
-        It raises DisconnectedError if the connection ends before.
+        The future raises DisconnectedError if the connection ends before.
         """
 
     @abstractmethod
@@ -171,10 +172,13 @@ class Transport(ABC):
             return
         self.ended.set_result(ended)
         for key in list(self._answers):
-            self._unanswered(key, f"the connection was lost: {ended.reason}")
+            self._fail_answer(key, f"the connection was lost: {ended.reason}")
 
     def publish_in_slot(self, packet: Packet, size: int) -> PendingAck:
-        """Send a packet of ``size`` bytes in a slot that the caller has taken; the broker's answer frees it."""
+        """Send a packet of ``size`` bytes in a slot that the caller has taken.
+
+        The broker's answer or the end of the connection frees the slot. An error of ``publish`` frees it at once.
+        """
         try:
             answer = self.publish(packet)
         except BaseException:
@@ -192,19 +196,19 @@ class Transport(ABC):
         answer = PendingAck()
         self._answers[key] = answer
         if self.ended.done():
-            self._unanswered(key, f"the connection was lost: {self.ended.result().reason}")
+            self._fail_answer(key, f"the connection was lost: {self.ended.result().reason}")
         return answer
 
     def _answer(self, key: int, reason: int) -> None:
         """Set the broker's answer to a packet identifier."""
         self._settle(self._answers.pop(key, None), reason)
 
-    def _unanswered(self, key: int, reason: str) -> None:
+    def _fail_answer(self, key: int, reason: str) -> None:
         """Fail the pending answer to a packet identifier with DisconnectedError."""
         self._settle(self._answers.pop(key, None), DisconnectedError(reason))
 
     def _settle(self, answer: PendingAck | None, outcome: int | DisconnectedError) -> None:
-        """Set the result of a pending acknowledgement and free its slot. Without one, do nothing."""
+        """Set the outcome of a pending acknowledgement and free its slot; do nothing if ``answer`` is None."""
         if answer is None:
             return
         if answer.size:
@@ -223,7 +227,8 @@ class Transport(ABC):
 async def wait_for_connack(link: Transport, accepted: asyncio.Future[None], *, timeout_s: float, secure: bool) -> None:
     """Wait for the broker's CONNACK, which sets ``accepted``. ``secure``: with TLS.
 
-    Raises DisconnectedError after ``timeout_s`` seconds, or NotAllowedError if the broker refuses.
+    Raises DisconnectedError after ``timeout_s`` seconds, or the ``refusal_error`` if the connection ends before. On an
+    error the connection is ended.
     """
     outcomes: list[asyncio.Future[Any]] = [accepted, link.ended]
     try:

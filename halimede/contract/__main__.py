@@ -1,4 +1,4 @@
-"""Prints, writes or checks topics.md: ``python -m halimede.contract``."""
+"""Prints topics.md, or writes or checks all documents of the contract: ``python -m halimede.contract``."""
 
 import sys
 

@@ -23,7 +23,7 @@ CONTENT_TYPES = {
     BodyEncoding.MSGPACK: "application/msgpack",
     BodyEncoding.BYTES: "application/octet-stream",
 }
-#: the roles of users' clients, which are not part of halimede
+#: the roles that clients of users have, which need not be programs of halimede
 USER_ROLES = frozenset({Role.CAMERA, Role.CONSUMER, Role.OPERATOR})
 #: address of a type's schema in the AsyncAPI document
 COMPONENTS = "#/components/schemas/{name}"

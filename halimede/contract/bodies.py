@@ -134,7 +134,7 @@ def _inner_types(info: types.Type) -> tuple[types.Type, ...]:
 
 
 def _type_name(info: types.Type) -> str:
-    """Return the name of a type in Markdown; message types are links."""
+    """Return the name of a type in Markdown. Message types are links, and ``null`` next to one is left out."""
     inner = [_type_name(inner_type) for inner_type in _inner_types(info)]
     match info:
         case types.Metadata():

@@ -1,7 +1,8 @@
-"""One realistic body for every topic of the contract, as typed objects: shown in topics.md, and validated.
+"""One realistic body for every topic of the contract, as typed objects: for topics.md and the JSON schemas.
 
-``EXAMPLES`` has them by topic id. They show one case: the service ``digits`` runs on ``edge0`` and ``cloud0``, and
-camera ``cam0`` sends a frame whose two best classes are close, so the edge requests the cloud.
+``EXAMPLES`` has the bodies by topic id. Most show one case: the service ``digits`` runs on ``edge0`` and ``cloud0``,
+and camera ``cam0`` sends a frame whose two best classes are close, so the edge requests the cloud. The examples of
+multi-edge inference show another case: cameras of the service ``lobby`` see one person.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ NAMES = {
 CLOUD_TOPICS = frozenset({t.REQUEST_TO.id, t.LOAD.id})
 #: topics between an operator and a source
 OPERATOR_TOPICS = frozenset({t.BLOB_ORDER.id, t.BLOB_ANSWER.id})
+#: uid of the service, names of its workers, a time, and the id of the frame
 UID = "9b2c6a52-6f0e-4f5e-9d0a-0c8f7f3c1a11"
 CLOUD = "digits-cloud-cloud0"
 EDGE = "digits-edge-edge0"
@@ -151,7 +153,7 @@ EXAMPLES: dict[str, Any] = {
         score=0.97,
         prediction=CLOUD_PREDICTION,
         edge=EDGE_PREDICTION,
-        worker=EDGE,
+        worker=CLOUD,
         node="edge0",
         total_ms=6.1,
         edge_ms=0.4,

@@ -53,9 +53,9 @@ INTRO = """\
 Every message between halimede's processes, and every message that you can send to them or receive from them. Any
 MQTT v5 client can take part; cameras may use MQTT 3.1.1.
 
-- **Bodies** are JSON, except samples (`msgpack`, maps with named fields) and camera messages (bytes). A reader
-  skips unknown fields, so it understands messages of a newer version. An invalid body is acknowledged, counted, and
-  reported on `node/<node>/sedna/deadletter/<client>`. Other messages are not affected.
+- **Bodies** are JSON, except samples and files (`msgpack`, maps with named fields) and camera messages (bytes). A
+  reader skips unknown fields, so it understands messages of a newer version. An invalid body is acknowledged, counted,
+  and reported on `node/<node>/sedna/deadletter/<client>`. Other messages are not affected.
 - **Limits**: a JSON body has at most {json} MiB, all others {bytes} MiB. A message with more than {properties} user
   properties, or with more than {property} KiB in a name or value, is treated like an invalid body.
 - **Names** in braces follow RFC 1123: {labels} are labels (63 characters), the others subdomains (253).
@@ -87,6 +87,7 @@ def render() -> str:
     kinds = bodies.message_types(topic.message for topic in CONTRACT)
     uses = Counter(bodies.nested_types(kinds))
     messages = {topic.message: topic.id for topic in reversed(CONTRACT)}
+    # a type that only one field uses is described with that field, other types have their own section
     inline = {kind.__name__: kind for kind in kinds if uses[kind] == 1 and kind not in messages}
     below = {kind for kind in uses if kind not in messages and kind.__name__ not in inline}
     sections = [section(topic, messages, inline) for topic in CONTRACT]
@@ -146,7 +147,10 @@ def body_type(kind: type, inline: Mapping[str, type]) -> str:
 
 
 def _fields(kind: type, inline: Mapping[str, type], indent: str = "") -> str:
-    """Return the list of a type's fields, in which equal fields share a line. Types used once follow their field."""
+    """Return the list of a type's fields, in which equal fields share a line. Types used once follow their field.
+
+    ``inline``: as of ``section``. ``indent``: spaces before each line.
+    """
     alike: dict[Field, list[Field]] = {}
     for field in bodies.fields(kind):
         alike.setdefault(replace(field, name="", is_required=False), []).append(field)
@@ -154,7 +158,10 @@ def _fields(kind: type, inline: Mapping[str, type], indent: str = "") -> str:
 
 
 def _field(field: Field, alike: Iterable[Field], inline: Mapping[str, type], indent: str) -> str:
-    """Return the line of equal fields, with the fields of its own types below."""
+    """Return the line of the fields ``alike``, with the fields of their own types below.
+
+    ``field``: what they have in common, without a name. ``inline``, ``indent``: as of ``_fields``.
+    """
     names = [
         ", ".join(f"`{twin.name}`" for twin in alike if twin.is_required == required) for required in (True, False)
     ]

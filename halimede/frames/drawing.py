@@ -88,9 +88,9 @@ class Layer:
 
 
 def result_layers(answer: Prediction, by: str, edge: Prediction | None) -> list[Layer]:
-    """Return the layers of a final answer, which the worker ``by`` gave.
+    """Return the layers of a final answer. ``by``: the kind of worker that gave it, such as ``"edge"`` or ``"cloud"``.
 
-    If that is not ``edge``, the edge's own answer is below it with dashed lines; ``edge`` None: it is unknown.
+    ``edge``: the edge's own answer, which is below that of another worker with dashed lines; None: it is unknown.
     """
     if by == "edge":
         return [Layer(answer, by, EDGE_COLOUR)]
@@ -121,7 +121,7 @@ def draw(pixels: Pixels, layers: Sequence[Layer], *, side: int = MAX_SIDE) -> Im
 
 
 def drawn_parts(answer: Prediction) -> Prediction:
-    """Return the parts of an answer that a drawing shows: the boxes with the highest scores, their landmarks, ..."""
+    """Return what a drawing shows of an answer: its class, the boxes with the highest scores, landmarks, and lines."""
     order = _surest(answer.boxes or ())
     return Prediction(
         label=answer.label,
@@ -135,7 +135,8 @@ def drawn_parts(answer: Prediction) -> Prediction:
 def draw_jpeg(pixels: Pixels, layers: Sequence[Layer], *, side: int = MAX_SIDE, max_bytes: int = 0) -> bytes:
     """Return the drawing as a JPEG, of the best quality that has at most ``max_bytes``; 0: no limit.
 
-    If no quality has so few bytes, the picture gets smaller, down to a side of 64 pixels; its bytes may then be more.
+    If no quality has so few bytes, the limit of the longer side is halved, until it is at most MIN_JPEG_SIDE; then the
+    JPEG may have more bytes. ``side``: as of ``draw``.
     """
     drawn = np.asarray(draw(pixels, layers, side=side))
     data = b""
@@ -175,6 +176,7 @@ class Canvas:
     """The drawing of one picture: ``image`` is the frame at its size in the drawing, with what was drawn so far.
 
     Call ``draw_lines`` of all layers first, then ``write_rows``, then ``write_labels``: plates avoid what is there.
+    ``side``: most pixels of the longer side.
     """
 
     def __init__(self, pixels: Pixels, side: int) -> None:
@@ -306,10 +308,12 @@ class Canvas:
             self._obstacles.add(dot, self._line_cost)
 
     def _rectangle(self, box: Box) -> Rectangle:
+        """Return the rectangle of a box in the drawing."""
         (x1, y1), (x2, y2) = self._point(box.x1, box.y1), self._point(box.x2, box.y2)
         return min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)
 
     def _points(self, points: Sequence[PicturePoint]) -> list[Corner]:
+        """Return the places in the drawing of points of the frame."""
         return [self._point(point.x, point.y) for point in points]
 
     def _point(self, x: float, y: float) -> Corner:
@@ -318,17 +322,19 @@ class Canvas:
         return min(max(x * self._factor, 0.0), width - 1.0), min(max(y * self._factor, 0.0), height - 1.0)
 
     def _shorten(self, text: str) -> str:
-        """Return a text that is no wider than the picture."""
+        """Return a text that is no wider than the picture, if three characters are not wider."""
         while len(text) > 3 and self._plate_width(text) > self.image.size[0]:
             text = text[:-3] + ".."
         return text
 
     def _plate_width(self, text: str) -> float:
+        """Return the width of the plate of a text, in pixels of the drawing."""
         return float(round(self._pen.textlength(text, self._font))) + 2 * self._padding
 
 
 @functools.lru_cache(maxsize=16)
 def _font(size: int) -> Font:
+    """Return the font with letters of this size in pixels."""
     return ImageFont.load_default(size)
 
 
@@ -364,7 +370,7 @@ def _landmarks(answer: Prediction, order: Sequence[int]) -> list[list[PicturePoi
 
 
 def _placed_lines(layer: Layer) -> list[tuple[TextLine, list[PicturePoint]]]:
-    """Return the lines of text that have corners."""
+    """Return the lines of text that have corners, each with its corners."""
     return [(line, line.corners) for line in (layer.answer.lines or ())[:MAX_BOXES] if line.corners]
 
 
@@ -376,11 +382,13 @@ def _bounds(points: Sequence[Corner]) -> Rectangle:
 
 def _dashes(begin: Corner, end: Corner, length: float) -> list[tuple[Corner, Corner]]:
     """Return the dashes of a line as begin and end, one at each end of the line, with gaps of about ``length``."""
+    # the last bit makes the number of dashes and gaps odd
     points = np.linspace(begin, end, (int(max(abs(np.subtract(end, begin))) / length) | 1) + 1).tolist()
     return [(tuple(first), tuple(last)) for first, last in itertools.pairwise(points)][::2]
 
 
 def _corners(rectangle: Rectangle) -> list[Corner]:
+    """Return the corners of a rectangle, clockwise from the top left."""
     x1, y1, x2, y2 = rectangle
     return [(x1, y1), (x2, y1), (x2, y2), (x1, y2)]
 
@@ -392,6 +400,7 @@ def _colour(label: str) -> str:
 
 def _ink(colour: str) -> str:
     """Return black or white: the one that contrasts more with this colour."""
+    # luma (ITU-R BT.601), 0 to 255
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return "#000000" if 0.299 * red + 0.587 * green + 0.114 * blue > 110 else "#ffffff"
 

@@ -30,7 +30,7 @@ from halimede.messages import Frame
 #: the array of a sample: of a picture ``(height, width[, 3]) uint8``, of raw data any shape and element type
 Pixels = NDArray[Any]
 
-#: the default quality, 1 to 95
+#: the default quality of a JPEG; qualities are 1 to 95
 JPEG_QUALITY = 90
 
 #: bits of a pixel that cameras measure and store as 16-bit grey
@@ -222,6 +222,7 @@ def _read(frame: Frame) -> ImageHeader:
 
 
 def _measure_picture(frame: Frame) -> int:
+    """Return the bytes of the pixels of a picture, from its header. Raises DecodeError."""
     return _read(frame).check()
 
 
@@ -322,10 +323,12 @@ def _high_byte(grey: Pixels) -> Pixels:
 
 
 def _encode_jpeg(image: Pixels, quality: int) -> bytes:
+    """Return pixels as a JPEG; ``quality`` 0: JPEG_QUALITY. Raises InvalidFieldError."""
     return _encode_picture(image, "JPEG", quality=quality or JPEG_QUALITY)
 
 
 def _encode_png(image: Pixels, _: int) -> bytes:
+    """Return pixels as a PNG. Raises InvalidFieldError."""
     return _encode_picture(image, "PNG")
 
 

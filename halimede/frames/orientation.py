@@ -73,6 +73,6 @@ def _settings(picture: Image.Image, orientation: int) -> dict[str, object]:
     sampling = JpegImagePlugin.get_sampling(picture)
     if sampling == OTHER_SAMPLING or (sampling == HALF_WIDTH and orientation in SIDEWAYS):
         sampling = NO_SAMPLING
-    if orientation in SIDEWAYS:
+    if orientation in SIDEWAYS:  # the transposed table, because horizontal frequencies become vertical ones
         tables = {number: [table[i % 8 * 8 + i // 8] for i in range(64)] for number, table in tables.items()}
     return {"qtables": tables, "subsampling": sampling}

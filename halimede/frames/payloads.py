@@ -77,6 +77,7 @@ def new_frame(
     encoding does not support the array.
     """
     raw = encoding == "raw"
+    # the array itself if it need not be copied, else its encoded bytes
     dtype, data = (raw_view(image) if raw else None) or (
         np.asarray(image).dtype.name if raw else "",
         memoryview(encode_image(image, encoding)),

@@ -49,7 +49,7 @@ class UploadFormat(Struct, frozen=True, kw_only=True, gc=False):
         encoding: the required encoding; ``as-it-came``: any.
         max_bytes: most bytes of a sample; None: no limit.
         max_packet: the broker's limit of a message in bytes, if ``max_bytes`` follows from it; else 0.
-        best_quality: most quality of a JPEG, 1 to 95.
+        best_quality: highest quality of a JPEG: at least the lowest of QUALITIES.
 
     """
 

@@ -18,9 +18,9 @@ from halimede.bus.rpc import RpcClient
 from halimede.errors import HalimedeError, NoSubscriberError
 from halimede.messages import KeptEntry, KeptReply, KeptRequest, PersonLabel
 
-#: seconds to wait for replies: without another one, and in total
+#: seconds to wait for replies: without another one, and in total; the first reply has half of the total
 QUIET_S, LONGEST_S = 0.5, 5.0
-#: seconds for the reply of one worker that is known to be online
+#: the total if one worker is named, which is known to be online: half of it is the time for its reply
 ANSWER_S = 15.0
 #: most replies to one request, and most bytes of all
 MAX_REPLIES, MAX_BYTES = 1024, 64 * 1024 * 1024
@@ -45,10 +45,11 @@ class KeptSamples(RpcClient[KeptReply]):
         self._address = topics.KEPT_REQUEST.at(client=bus.client_id)
 
     async def pages(self, request: KeptRequest) -> list[KeptReply]:
-        """Return the first page of each worker that replies within ``LONGEST_S``, as matches ``request``.
+        """Return the first page of samples that match ``request``, from each worker that replies in time.
 
-        With the name of a worker, the first reply is the only one. Raises HalimedeError if no worker replies, and
-        BusError.
+        Waits until no reply has arrived for ``QUIET_S`` (for the first one: half of ``LONGEST_S``), at most
+        ``LONGEST_S``. With the name of a worker, the first reply is the only one. Raises HalimedeError if no worker
+        replies, and BusError.
         """
         replies: dict[tuple[str, ...], KeptReply] = {}
         async for reply in self._replies(request, QUIET_S, LONGEST_S):
@@ -62,8 +63,8 @@ class KeptSamples(RpcClient[KeptReply]):
     async def entries(self, first: KeptReply, request: KeptRequest) -> AsyncIterator[KeptEntry]:
         """Yield a worker's samples that match ``request``, the newest first, from its first page on.
 
-        Raises HalimedeError if the worker reports an error or its pages do not end, TimeoutError if it does not reply
-        within ``ANSWER_S``, and BusError.
+        ``first``: that page, of ``pages``. Raises HalimedeError if the worker reports an error or its pages do not end,
+        TimeoutError if it does not reply within half of ``ANSWER_S``, and BusError.
         """
         page = first
         position, samples_left = request.before or None, MAX_SAMPLES
@@ -113,16 +114,17 @@ class KeptSamples(RpcClient[KeptReply]):
         return reply
 
     async def _first_reply(self, request: KeptRequest) -> KeptReply:
-        """Return the first reply to a request. Raises TimeoutError, and HalimedeError without any subscriber."""
+        """Return the first reply to a request. Raises TimeoutError, BusError, HalimedeError without a subscriber."""
         limit = ANSWER_S if request.worker else LONGEST_S
         async for reply in self._replies(request, limit, limit):
             return reply
         raise TimeoutError
 
     async def _replies(self, request: KeptRequest, quiet_s: float, longest_s: float) -> AsyncIterator[KeptReply]:
-        """Yield replies until none has arrived for ``quiet_s``, at most for ``longest_s``.
+        """Yield replies until none has arrived for ``quiet_s``, at most for ``longest_s``, in seconds.
 
-        Replies with other names than the request, and replies over ``MAX_BYTES`` in total, are dropped.
+        The first reply has half of ``longest_s``. Replies with other names than the request, and replies over
+        ``MAX_BYTES`` in total, are dropped. Raises HalimedeError without a subscriber, and BusError.
         """
         names = {name: value for name in NAMES if (value := getattr(request, name))}
         free_bytes = MAX_BYTES

@@ -30,7 +30,7 @@ MANIFEST, ANNOTATIONS, PICTURES = "manifest.jsonl", "annotations.json", "images"
 RESERVED_NAMES = {MANIFEST, ANNOTATIONS}
 #: suffixes of files, by the form of a stored sample
 SUFFIXES = {"png": ".png", "jpeg": ".jpg", "npy": ".npy"}
-#: most characters of a class folder's name, and most bytes: file systems accept 255
+#: most characters and most bytes of a class folder's name, before a suffix of 9: file systems accept 255 bytes
 MAX_NAME, MAX_NAME_BYTES = 80, 200
 
 
@@ -39,11 +39,11 @@ class Export:
 
     Call ``open`` first, then ``add`` for each sample, and ``close`` last. All methods block on the disk.
 
-    It skips samples without an answer of that model, and samples whose answer has no label (class folders) or no boxes
-    (COCO).
+    It skips samples without an answer of ``by``, and samples whose answer has no label (class folders) or no boxes
+    (COCO). In COCO form it skips samples that are no picture as well.
 
     Attributes:
-        written: the number of written samples, by label.
+        written: the number of written samples, by label; by an empty text if the answer has no label.
         skipped: the number of skipped samples, by the reason.
 
     """
@@ -55,6 +55,7 @@ class Export:
         self._by: By = by
         self._form = form
         self._manifest: TextIO | None = None
+        #: COCO's entries of the pictures, and all boxes, each with the id of its picture
         self._images: list[dict[str, Any]] = []
         self._boxes: list[tuple[int, Box]] = []
 
@@ -89,7 +90,10 @@ class Export:
         self._manifest.write(json.dumps({"file": file, **as_json(reply)}, ensure_ascii=False) + "\n")
 
     def close(self) -> None:
-        """Write the annotations of all samples; without samples the folder is left empty. Raises OSError."""
+        """Close the manifest, and write the annotations in COCO form; without samples, leave the folder empty.
+
+        Raises OSError.
+        """
         if self._manifest:
             self._manifest.close()
         if not self.written:
@@ -108,6 +112,7 @@ class Export:
         return "" if prediction.boxes is not None else "the answer has no boxes"
 
     def _add_annotations(self, image: KeptImage, prediction: Prediction, file: str) -> None:
+        """Record a picture and its boxes for COCO. ``file``: the path of the picture in the folder."""
         number = len(self._images) + 1
         self._images.append({"id": number, "file_name": file, "width": image.width, "height": image.height})
         self._boxes += [(number, box) for box in prediction.boxes or ()]

@@ -51,11 +51,11 @@ from halimede.system.files import write_atomic
 
 #: files occupy a multiple of this on the disk
 DISK_BLOCK = 4096
-#: most documents that are read for one page, which may then be short, and has the position of the next page
+#: most documents that are read for one page: it may have fewer samples than requested, although older ones match
 MAX_READ = 2000
 #: most bytes of a document
 MAX_DOCUMENT_BYTES = 1024 * 1024
-#: name of a sample's file: number, id, and kind (``json`` is the document)
+#: name of a sample's file: number, id, and ending (``json`` for the document, else the form of the picture)
 NAME = re.compile(r"(\d{12})-([0-9a-f]{32})\.(json|png|jpeg|npy)")
 #: suffix of an incomplete file
 INCOMPLETE_SUFFIX = ".new"
@@ -85,21 +85,23 @@ class SamplePage:
 class HardSampleStore:
     """The samples in ``folder``, which is made when first needed.
 
-    All methods may be called from any thread. They block on the disk, and raise OSError if it fails.
+    ``most_bytes`` of disk space and ``most_samples`` are its bounds. All methods may be called from any thread. Public
+    ones block on the disk, and raise OSError if it fails.
     """
 
     def __init__(self, folder: Path, most_bytes: int, most_samples: int) -> None:
         self.folder = folder
-        #: disk space of the files
+        #: bytes of disk space that the files take
         self.bytes = 0
         #: samples written since this object was made
         self.added = 0
-        #: called with each sample that a person labels first
+        #: called with a sample, in the thread of ``label``, when it gets its first label of a person
         self.first_labelled: Callable[[KeptSample], None] | None = None
         self._most_bytes = most_bytes
         self._most_samples = most_samples
         self._locations: OrderedDict[str, SampleLocation] = OrderedDict()
         self._next = 1
+        #: the attributes agree with the folder
         self._is_read = False
         self._lock = threading.Lock()
 
@@ -110,7 +112,7 @@ class HardSampleStore:
         return id_ in self._locations
 
     def open(self) -> None:
-        """Read the folder, remove incomplete samples, and enforce the bounds. All other methods do so if needed."""
+        """Read the folder, remove incomplete samples, and enforce the bounds. Other public methods do so if needed."""
         with self._lock:
             self._open()
 
@@ -139,7 +141,7 @@ class HardSampleStore:
             self.added += 1
 
     def get(self, id_: str) -> tuple[KeptSample, bytes] | None:
-        """Return a sample and the bytes of its picture; None if it does not exist, or is damaged."""
+        """Return a sample and the bytes of its picture; None if it does not exist, or is damaged and thus removed."""
         with self._lock:
             self._open()
             location = self._locations.get(id_)
@@ -158,9 +160,10 @@ class HardSampleStore:
         return sample, data
 
     def label(self, id_: str, label: PersonLabel) -> KeptSample | None:
-        """Store a person's label of a sample, in the place of an earlier one; return the sample with it.
+        """Store a person's label of a sample, in the place of the person's earlier one; return the sample with it.
 
-        None if the sample does not exist. Raises TooLargeError for more than MOST_LABELS persons.
+        Older samples make space for it. None if the sample does not exist, is damaged, or is removed to make space.
+        Raises TooLargeError for more than MOST_LABELS persons.
         """
         with self._lock:
             self._open()
@@ -209,7 +212,7 @@ class HardSampleStore:
     # --- files ----------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        """Read the folder unless it has been read. The caller holds the lock."""
+        """Read the folder, unless it has been read, and remove incomplete samples. The caller holds the lock."""
         if self._is_read:
             return
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -239,7 +242,7 @@ class HardSampleStore:
         self._is_read = True
 
     def _evict(self, size: int, samples: int) -> None:
-        """Remove the oldest samples until so many bytes and samples fit."""
+        """Remove the oldest samples until ``size`` bytes and so many samples fit. The caller holds the lock."""
         while self._locations and (
             self.bytes + size > self._most_bytes or len(self._locations) + samples > self._most_samples
         ):
@@ -259,6 +262,7 @@ class HardSampleStore:
                 self._remove(id_)
 
     def _unlink(self, id_: str, location: SampleLocation) -> None:
+        """Remove the files of a sample, the document first, as far as they exist."""
         self._path(id_, location, "json").unlink(missing_ok=True)
         if location.form:
             self._path(id_, location, location.form).unlink(missing_ok=True)
@@ -279,6 +283,7 @@ class HardSampleStore:
             return None
 
     def _path(self, id_: str, location: SampleLocation, kind: str) -> Path:
+        """Return the path of a sample's file. ``kind``: ``json`` or the form of its picture."""
         return self.folder / f"{location.number:012d}-{id_}.{kind}"
 
 
@@ -290,10 +295,11 @@ def last_stored(folder: Path) -> str:
 def stored_samples(
     folder: Path, *, newest_first: bool = False, last: str | None = None
 ) -> Iterator[tuple[KeptSample, Path]]:
-    """Yield the samples of another process's store, the oldest first, each with the path of its picture.
+    """Yield the samples of another process's store, each with the path of its picture, which may be missing.
 
-    ``last``: the name of the newest document to read, of ``last_stored``; None: read all. Nothing is written. Samples
-    that are incomplete, damaged or removed meanwhile are left out. Raises OSError.
+    The oldest sample is first, unless ``newest_first``. ``last``: the name of the newest document to read, of
+    ``last_stored``; None: read all. Nothing is written. Samples whose document is damaged, or removed meanwhile, are
+    left out. Raises OSError.
     """
     for text in sorted(folder.glob("*.json"), reverse=newest_first):
         if NAME.fullmatch(text.name) and (last is None or text.name <= last):
@@ -364,8 +370,8 @@ def describe(
 ) -> KeptSample:
     """Return the document of a sample, without its picture. ``edge`` is the small model's prediction.
 
-    ``model`` and ``digest`` are version and SHA-256 of the small model, ``audit_share`` is the share of easy samples
-    that is audited. Features of predictions are left out.
+    ``now_ns``: the time in nanoseconds since 1970. ``model`` and ``digest`` are version and SHA-256 of the small model,
+    ``audit_share`` is the share of easy samples that is audited. Features of predictions are left out.
     """
     return KeptSample(
         id=result.id,
@@ -404,6 +410,7 @@ def _encode(pixels: Pixels) -> tuple[KeptImage, bytes]:
 
 
 def _image(form: Literal["png", "jpeg", "npy"], data: bytes, width: int, height: int) -> KeptImage:
+    """Return the description of a file; ``width`` and ``height``: pixels, 0 if it is no picture."""
     digest = hashlib.sha256(data).hexdigest()
     return KeptImage(form=form, size=len(data), sha256=digest, width=width, height=height)
 
@@ -428,7 +435,7 @@ class HardSampleServer(RpcServer[KeptRequest, KeptReply]):
     """An ``RpcServer`` that answers requests for stored samples, and stores labels of persons.
 
     Each reply has ``names``: the values of namespace, service, worker and node. A label that is not in ``classes``, the
-    names of the model's classes, is refused; if that is empty, each label is accepted.
+    names of the model's classes, is refused; if ``classes`` is empty, each label is accepted.
     """
 
     def __init__(
@@ -489,5 +496,6 @@ class HardSampleServer(RpcServer[KeptRequest, KeptReply]):
         return self._reply_with(sample=sample)
 
     def _reply_with(self, **fields: Any) -> KeptReply:
+        """Return a reply with the names of this worker, the size of its store, and further fields."""
         names: Mapping[str, Any] = self._names
         return KeptReply(samples=len(self._store), room=self._store.bytes, **names, **fields)

@@ -20,7 +20,7 @@ from halimede.system.files import write_atomic
 
 #: the names of both files
 STREAM, MINING = "stream.jsonl", "mining.settings"
-#: most bytes of the counts: nine days of intervals with samples
+#: most bytes of the counts: nine days of intervals of 10 s with samples
 MAX_BYTES = 8 * 1024 * 1024
 
 #: a count
@@ -84,11 +84,15 @@ class StreamCounts:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / STREAM
+        #: counts since the last ``save``, by version and share of audits
         self._intervals: dict[tuple[str, float], StreamInterval] = {}
         self._lock = threading.Lock()
 
     def observe(self, version: str, audit_share: float, at_s: float, *, hard: bool) -> None:
-        """Count a sample that ``version`` of the small model answered at a time, in seconds since 1970."""
+        """Count a sample that ``version`` of the small model answered at ``at_s``, in seconds since 1970.
+
+        ``audit_share``: the share of easy samples that is audited, 0 to 1. ``hard``: whether mining found it hard.
+        """
         with self._lock:
             interval = self._intervals.get((version, audit_share))
             if interval is None:

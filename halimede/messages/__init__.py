@@ -1,9 +1,9 @@
-"""The bodies of messages: one type each. Bodies of frames are msgpack, others JSON; ``halimede.codec`` encodes both.
+"""The bodies of messages: one type each. Bodies of samples and files are msgpack, others JSON (``halimede.codec``).
 
 Field names in messages are camelCase, as in the Kubernetes API and in Sedna's own bodies. Unknown fields are skipped,
-so that a newer peer may add some. Times are RFC 3339 text in UTC for display only: nothing is ordered by them.
-Durations are milliseconds. ``control`` has the bodies between GM, LCs and workers, ``samples`` those of the sample
-path, ``operator`` those for people and their tools.
+so that a newer peer may add some. Times as text (RFC 3339, UTC) are for display only: nothing is ordered by them. The
+unit of a number is in its name (``_ms``, ``_ns``, ``_s``, ``bytes``) or its comment. The module ``control`` has the
+bodies between GM, LCs and workers, ``samples`` those of the sample path, ``operator`` those for people and their tools.
 """
 
 from halimede.messages.base import Label, ResourceBody

@@ -34,4 +34,7 @@ ResourceBody = dict[str, Any]
 
 
 class Message(Struct, rename="camel", kw_only=True, omit_defaults=True):
-    """Base of all bodies: fields are camelCase in a message, and are left out while they have their default."""
+    """Base of all bodies: fields are camelCase in a message.
+
+    Fields that have their default are left out, except in types with ``omit_defaults=False``.
+    """

@@ -14,6 +14,7 @@ from halimede.messages.base import Message, NonNegative, Short, Text
 
 #: most bytes of a file in one message, and in one request
 MAX_CHUNK = 1024 * 1024
+#: the form of a digest; ``$`` alone also matches before a final newline
 DIGEST_PATTERN = r"^[0-9a-f]{64}$(?!\n)"
 
 #: a SHA-256, hexadecimal
@@ -77,7 +78,7 @@ class BlobAnswer(Message, kw_only=True):
     """A source's answer to a query (``has``) or an order."""
 
     outcome: Literal["has", "kept", "listed", "removed", "refused"]
-    # ``has``: bytes of the file
+    # ``has`` and ``kept``: bytes of the file
     size: NonNegative = 0
     # ``listed``: the files, by digest
     blobs: Annotated[list[BlobEntry], Meta(max_length=1000)] = []

@@ -54,7 +54,7 @@ class WorkerInfo(Message, kw_only=True, omit_defaults=False):
     reason: Short = ""
     # the same in words
     message: Text = ""
-    # the worker's counts since its start
+    # the worker's counts, also those before it was restarted
     task_info: TaskInfo | None = None
     # the same under Sedna's name
     owner_info: TaskInfo | None = None
@@ -84,7 +84,7 @@ class ModelOutput(Message, kw_only=True):
 
 
 class Output(Message, kw_only=True, omit_defaults=False):
-    """The seed's ``output``: the models in use and the counts of the node."""
+    """Sedna's ``output``: the models in use and the counts of the node."""
 
     models: Annotated[list[ModelOutput], Meta(max_length=64, description="The models in use.")] = []
     task_info: Annotated[TaskInfo | None, Meta(description="What has been done.")] = None
@@ -124,9 +124,9 @@ class WorkerReport(Message, kw_only=True):
 
 
 class NodeStatus(Message, kw_only=True):
-    """One node's report on one resource: the seed's phase, status and output, then what identifies the resource.
+    """One node's report on one resource: Sedna's phase, status and output, then what identifies the resource.
 
-    Without ``uid``, as in the seed, the report is about the resource that has the name now, and acknowledges no
+    Without ``uid``, as in Sedna, the report is about the resource that has the name now, and acknowledges no
     generation.
     """
 
@@ -143,10 +143,10 @@ class NodeStatus(Message, kw_only=True):
     # the same in words
     message: Text = ""
     workers: Annotated[list[WorkerReport], Meta(max_length=256)] = []
-    #: facts about a Model, or about a Dataset
+    # facts about a Model, or about a Dataset
     model: ModelFacts | None = None
     dataset: DatasetFacts | None = None
-    #: the SHA-256 of Python files of the service, by path
+    #: Python files of the service by path, with the begin of their SHA-256
     code: CodeDigests = {}
 
 

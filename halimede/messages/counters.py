@@ -221,7 +221,7 @@ class Histogram(Message, kw_only=True):
 
 
 class TaskInfo(Message, kw_only=True, omit_defaults=False):
-    """Counts and latencies of a worker, a node or a service since its start: each field has its description."""
+    """Counts and latencies of a worker, a node or a service since ``start_time``: each field has its description."""
 
     inference_number: Annotated[NonNegative, Count.ANSWERED.meta] = 0
     hard_example_number: Annotated[NonNegative, Count.HARD.meta] = 0

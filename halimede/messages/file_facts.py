@@ -119,7 +119,7 @@ class TrialJob(Message, kw_only=True):
     spec: str
     #: the id of the process that waits for the trial
     parent: NonNegative
-    #: most memory in addition to that of a process without a model
+    #: most bytes of memory, in addition to that of a process without a model
     memory_bytes: NonNegative
     #: most seconds of processor time
     seconds: Annotated[float, Meta(gt=0)]
@@ -132,9 +132,9 @@ class Trial(Message, kw_only=True):
     ok: bool = False
     #: the model was not tried
     skipped: bool = False
-    #: why the model is refused, a ``TrialReason``; empty if ``ok``
+    #: why the model is refused, a ``TrialReason``; empty if ``ok``, and while the trial runs
     reason: Short = ""
-    #: the same in words
+    #: the same in words; if skipped, why; while the trial runs, the script that it calls
     message: Text = ""
     #: a likely mistake of its user that is no reason to refuse the model
     warning: Text = ""
@@ -143,7 +143,7 @@ class Trial(Message, kw_only=True):
     outputs: Annotated[list[TensorInfo], Meta(max_length=32)] = []
     #: seconds in which the model was opened and answered its first samples
     seconds: Annotated[float, Meta(ge=0)] = 0.0
-    #: peak memory, in addition to that of a process without a model
+    #: bytes of peak memory, in addition to that of a process without a model
     memory_bytes: NonNegative = 0
 
 

@@ -66,7 +66,7 @@ class KeptSample(Message, kw_only=True):
     edge_model: Short = ""
     # the SHA-256 of the small model
     edge_digest: Short = ""
-    #: of an easy sample: the share of them that was audited
+    #: the share of easy samples that was audited
     audit_share: Annotated[float, Meta(ge=0, le=1)] = 0.0
     image: KeptImage
 

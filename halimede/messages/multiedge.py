@@ -112,7 +112,8 @@ class CameraStatus(Message, kw_only=True):
     """The state of one camera, as the process that reads it publishes it, with counts since that process started."""
 
     camera: Label
-    # ``gone``: the broker reports that the process that read the camera has lost its connection
+    # ``connecting``: the source is being opened, ``stalled``: it sends no frames, ``failed``: it cannot be read,
+    # ``stopped``: it is no longer read, ``gone``: the broker reports that the process has lost its connection
     state: Literal["connecting", "running", "stalled", "failed", "stopped", "gone"]
     #: its URL without secrets
     source: Text = ""

@@ -19,7 +19,7 @@ OVERLOAD = "Overload"
 
 
 class Condition(Message, kw_only=True, omit_defaults=False):
-    """A statement about a resource, in the form of the seeds and of Kubernetes. The current one is last in a list."""
+    """A statement about a resource, in the form of Sedna and of Kubernetes. The current one is last in a list."""
 
     type: Annotated[Short, Meta(description="What is stated, such as Running or NameConflict.")]
     status: Annotated[Literal["True", "False", "Unknown"], Meta(description="Whether it holds.")] = "True"
@@ -191,7 +191,7 @@ class Event(Message, kw_only=True):
     type: Literal["Normal", "Warning"] = "Normal"
     # what happened, in one word
     reason: Short
-    #: ``<namespace>/<plural>/<name>``, or ``node/<node>``
+    #: ``<namespace>/<plural>/<name>``, ``node/<node>`` or ``gm``
     about: Text
     message: Text = ""
     #: number of consecutive occurrences
@@ -202,7 +202,7 @@ class NodeInfo(Message, kw_only=True):
     """A node as GM sees it."""
 
     name: Name
-    # its local controller is connected
+    # its local controller is connected, and Kubernetes does not report it as not ready
     online: bool
     # the number of its local controller's connection
     epoch: NonNegative = 0
@@ -236,7 +236,7 @@ class ApiRequest(Message, kw_only=True):
     ``apply-dry-run`` is checked and answered as ``apply``, without the object, and changes nothing. ``get`` and
     ``delete`` need ``plural`` and ``name``; ``list`` needs ``plural`` (empty namespace: all); ``events`` takes
     ``after``, ``before`` (0: no end) and ``about``; ``nodes`` takes ``name``, or nothing for all; ``delete-node``
-    needs the ``name`` of a node that was removed; ``drain`` and ``uncordon`` need the ``name`` of a node.
+    needs the ``name`` of an offline node; ``drain`` and ``uncordon`` need the ``name`` of a node.
     """
 
     op: Literal[
@@ -266,7 +266,7 @@ class ApiRequest(Message, kw_only=True):
     before: NonNegative = 0
     # only events about this, as in ``Event``; empty: all
     about: Text = ""
-    # most events of the reply
+    # most events, resources or nodes of the reply
     limit: Annotated[int, Meta(ge=1, le=1000)] = 500
 
 
@@ -284,17 +284,17 @@ class ApiReply(Message, kw_only=True):
     """The answer to an ``ApiRequest``: an error, or the fields that belong to the operation."""
 
     error: ApiError | None = None
-    #: ``apply``: created, configured or unchanged
+    #: created, configured, unchanged, deleted, drained or uncordoned
     outcome: Short = ""
-    # ``get`` and ``apply``: the resource
+    # ``get``, ``apply`` and ``delete``: the resource; ``delete``: null if only nodes had it
     object: ResourceBody | None = None
     # ``list``: the resources
     items: Annotated[list[ResourceBody], Meta(max_length=10_000)] = []
     events: Annotated[list[Event], Meta(max_length=1000)] = []
     nodes: Annotated[list[NodeInfo], Meta(max_length=10_000)] = []
-    #: the list was truncated at the size limit of a reply
+    #: there are more resources or nodes than the reply has
     truncated: bool = False
-    # the result of other operations, such as ``version``
+    # the result of other operations: ``version``, ``drain``, ``uncordon``
     value: Any = None
 
 

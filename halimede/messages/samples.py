@@ -90,6 +90,7 @@ class Frame(Message, kw_only=True, omit_defaults=False):
     sequence: NonNegative = 0
     #: time of the picture: nanoseconds since 1970 by the clock of the frame's creator; 0: unknown
     captured_ns: NonNegative = 0
+    # 0: the sender sets no deadline
     #: time left when the frame was sent, since clocks of two machines are never compared
     deadline_ms: Millis = 0.0
     encoding: Literal["raw", "jpeg", "png"]
@@ -215,12 +216,13 @@ class HardSample(Message, kw_only=True):
     id: Annotated[bytes, Meta(min_length=16, max_length=16)]
     # a JPEG or PNG
     data: Annotated[bytes, Meta(max_length=65_536)]
+    # the edge worker that publishes the picture, unlike in ``Result``
     worker: Name
     node: Short = ""
     camera: Short = ""
     file: FileName = ""
     reason: Short = ""
-    # label of the small model's answer, and of the final one; empty: it has none
+    # label, or else the lines of text, of the small model's answer and of the final one; empty: it has neither
     edge_label: LabelText = ""
     label: LabelText = ""
     by: Literal["edge", "cloud", "peer", "joint"]

@@ -75,7 +75,7 @@ class TrainingRound(Message, kw_only=True):
     state: Literal["waiting", "open", "done", "failed"] = "waiting"
     # why the job waits or ended, in one word
     reason: Short = ""
-    # the same in words
+    # what the job waits for; empty: nothing
     message: Text = ""
     #: name of the aggregator: the source of the weights
     source: Name
@@ -123,8 +123,9 @@ class TrainingProgress(Message, kw_only=True):
     # the present round, and how many there will be
     round: NonNegative = 0
     rounds: NonNegative = 0
-    # why the training ended, in one word
+    # why the training waits or ended, or why the trainer does not take part, in one word
     reason: Short = ""
+    # of a trainer: those of its last training
     #: of the latest evaluated weights; ``evaluated``: their round
     metrics: Metrics = {}
     evaluated: NonNegative = 0

@@ -10,14 +10,15 @@ from halimede.multiedge.application import Application, StageFactory, register
 from halimede.multiedge.stage import Item, Parameters, Stage
 from halimede.multiedge.stages import Classify, Crop, Detect, Embed, Motion
 
-#: how objects are found: by the worker's detector, by motion, or the whole picture is the only object
+#: stages that find objects, by the value of the parameter ``detect``; ``whole``: the picture is the only object
 FINDERS: dict[str, tuple[StageFactory, ...]] = {"model": (Detect,), "motion": (Motion,), "whole": ()}
 
 
 class Size(Stage):
     """A ``Stage`` that adds the picture's size to the finding.
 
-    The joint does not learn from objects cut at the picture's rim.
+    From the size, the joint knows which objects are cut off at the picture's edge: it neither learns from them nor
+    gives them new identities.
     """
 
     def run(self, items: Sequence[Item]) -> None:
@@ -29,20 +30,20 @@ class Size(Stage):
 
 @register("balance")
 def make_balance(parameters: Parameters) -> Application:
-    """Each frame is answered by the worker's own model, or by a peer's which is expected to finish sooner.
+    """Return ``balance``: a frame is answered by the worker's own model, or by a peer that should finish sooner.
 
     It has no joint. The parameter ``share: "false"`` keeps each worker to its own frames, for example for a comparison.
-    Raises InvalidFieldError.
+    Raises InvalidFieldError for another text in ``share``.
     """
     return Application(stages=[Classify], share=parameters.flag("share", default=True))
 
 
 @register("fusion")
 def make_fusion(parameters: Parameters) -> Application:
-    """Several cameras see one scene: each member classifies its own pictures, and all findings become one answer.
+    """Return ``fusion``: members classify the pictures of one scene, and their findings become one answer.
 
     Source -> classify -> named => fuse -> sink, where ``named`` adds the names of the classes, and => joins the
-    findings of all members. Raises InvalidFieldError.
+    findings of all members. Raises InvalidFieldError for invalid parameters (``fusion.FusionSettings``).
     """
     settings = fusion.parse(parameters)
     return Application(
@@ -52,10 +53,12 @@ def make_fusion(parameters: Parameters) -> Application:
 
 @register("reid")
 def make_reid(parameters: Parameters) -> Application:
-    """Objects that several cameras see get one identity each; their positions are published.
+    """Return ``reid``: objects that several cameras see get one identity each; their positions are published.
 
     Source -> find -> crop -> embed -> size => match -> sink, where => joins the findings of all members. A member
-    answers a picture without objects itself. Raises InvalidFieldError.
+    answers a picture without objects itself. Parameters, besides those of the stages and of ``reid.ReidSettings``:
+    ``detect`` (``model``), a key of FINDERS; ``share`` (``false``), without effect for ``motion``. Raises
+    InvalidFieldError for invalid parameters.
     """
     finder = parameters.text("detect", "model", choices=tuple(FINDERS))
     settings = reid.parse(parameters)
@@ -69,5 +72,5 @@ def make_reid(parameters: Parameters) -> Application:
 
 
 def has_objects(prediction: Prediction) -> bool:
-    """Whether the stages have found an object in the picture."""
+    """Whether the stages have found an object in the picture, and described it in a vector."""
     return bool(prediction.embeddings)

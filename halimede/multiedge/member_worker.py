@@ -39,7 +39,7 @@ GROUP = "multi-edge"
 
 
 class MemberJob:
-    """One edge worker. ``run`` until ``context.stop`` is set; then it answers what it has accepted.
+    """One edge worker, which runs ``application``. Call ``run`` once.
 
     ``context``: the connection, model slot, ledger and metrics that all workers have.
     """
@@ -48,6 +48,7 @@ class MemberJob:
         worker, bus = settings.worker, context.bus
         self._settings, self._application, self._context = settings, application, context
         self._worker = worker
+        #: the broker keeps this worker's frames while it is away, and another worker may take them over
         self._durable = settings.application.takeover
         self._group = f"{worker.service}.{GROUP}"
         intake = intake_id(worker) if self._durable and worker.source.cameras else ""
@@ -71,9 +72,9 @@ class MemberJob:
             self._peers.join = self._joint_runner.load
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Process frames until stopped; ``ready`` is called when the worker accepts frames. Call it once.
+        """Process frames until ``context.stop`` is set, then answer what was accepted. Call it once.
 
-        Raises an ExceptionGroup if a part of the worker fails.
+        ``ready`` is called when the worker accepts frames. Raises an ExceptionGroup if a task of the worker fails.
         """
         context, worker = self._context, self._worker
         async with ModelThread("decode") as decoder, asyncio.TaskGroup() as group:
@@ -150,7 +151,10 @@ class MemberJob:
             await self._joint_runner.start(group)
 
     async def _drain(self) -> None:
-        """Answer the accepted frames, then the requests of other workers, within the grace period."""
+        """Answer the accepted frames, then the requests of other workers, within the grace period.
+
+        First no more requests are accepted, which may take 1/6 of the period; the answers to frames may take 2/3 of it.
+        """
         clock, grace_s = asyncio.get_running_loop(), self._worker.grace_s
         until = clock.time() + grace_s
         if self._requests:
@@ -163,7 +167,7 @@ class MemberJob:
                 await replies.drain(max(until - clock.time(), 0))
 
     def _local_load(self) -> Load:
-        """Return the load of the local model, with its own frames and those of peers."""
+        """Return the load of this worker's model, with its own frames and those of peers."""
         return self._edge.pipeline.load()
 
     # --- metrics ----------------------------------------------------------------------------------------------------

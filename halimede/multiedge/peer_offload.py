@@ -40,7 +40,7 @@ LIMITS = RequestLimits()
 HORIZON_S, OVERLOAD_FACTOR = 0.25, 1.5
 #: seconds between two checks for changes to publish, and in addition for each peer that receives them
 CHECK_PERIOD_S, CHECK_PERIOD_PER_PEER_S = 0.1, 0.02
-#: relative change of the waiting time that is published
+#: relative change of the waiting time above which the load is published
 MIN_CHANGE = 0.2
 #: timeout of a peer's answer: a multiple of the expected time, and the shortest one in seconds
 TIMEOUT_FACTOR, MIN_TIMEOUT_S = 5.0, 0.5
@@ -58,19 +58,22 @@ FASTER_WEIGHT, SLOWER_WEIGHT = 0.5, 0.05
 
 
 class EldestPeerBalancer(LoadBalancer):
-    """A ``LoadBalancer`` that picks the eldest peer with a joint, because that joint decides."""
+    """A ``LoadBalancer`` that picks the eldest worker with a joint, because that joint decides.
+
+    This may be the worker itself: its findings then come back to its own joint.
+    """
 
     def __init__(self, peers: Membership) -> None:
         super().__init__()
         self._peers = peers
 
     def pick(self, now: float) -> str | None:
-        """Return the eldest peer, if it can accept one more finding at loop time ``now``; otherwise None."""
+        """Return the worker that decides, if it can accept one more finding at loop time ``now``; otherwise None."""
         eldest = self._peers.eldest()
         return eldest if eldest and self.credits_by_worker(now).get(eldest, 0) > 0 else None
 
-    def is_up(self, now: float) -> bool:  # noqa: ARG002  # peers know whether one is there
-        """Whether there is a peer that decides."""
+    def is_up(self, now: float) -> bool:  # noqa: ARG002  # ``Membership`` knows it
+        """Whether there is a worker that decides."""
         return self._peers.eldest() is not None
 
 
@@ -85,7 +88,10 @@ class JointClient(OffloadClient):
         super().__init__(bus, channel, window=MAX_IN_FLIGHT, waiters=MAX_WAITING_FINDINGS, credits_=balancer)
 
     def changed(self, worker: str, peer: Peer | None, orderly: bool) -> None:  # noqa: FBT001  # a hook of ``Membership``
-        """Record what a worker announces. None: it has ended; ``orderly``: after it had answered all requests."""
+        """Record what a worker announces; ``peer`` None: it has ended.
+
+        ``orderly``: it had answered all requests before; otherwise a request that it had may have ended its process.
+        """
         if peer is not None and peer.join and not peer.leaving:
             self.advertised(worker, peer.join)
             return
@@ -95,7 +101,7 @@ class JointClient(OffloadClient):
             self.gone(worker)
 
     async def ask(self, frame: Frame, deadline_s: float, trace: FrameRecord | None = None) -> Reply:
-        """Return the joint's answer to the finding ``frame.edge`` within ``deadline_s``. Raises OffloadError."""
+        """Return the joint's answer to the finding ``frame.edge``. Raises OffloadError, also after ``deadline_s``."""
         without_pixels = msgspec.structs.replace(frame, encoding="raw", dtype="uint8", shape=[1], data=NO_PIXELS)
         return await super().ask(without_pixels, deadline_s, trace)
 
@@ -114,8 +120,9 @@ class PeerOffload(OffloadClient):
         balance: picks the peer.
 
     Attributes:
+        balance: picks the peer.
         shared: frames that peers answered.
-        returned: frames that this worker answered after a failed request.
+        returned: frames whose request failed or was cancelled, so that this worker answers them.
 
     """
 
@@ -134,10 +141,14 @@ class PeerOffload(OffloadClient):
         super().__init__(bus, channel, window=MAX_IN_FLIGHT, waiters=0, credits_=self.balance)
         self.shared = self.returned = 0
         self._local_load = local_load
+        #: milliseconds in which the peer that ``reserve_peer`` chose last is expected to answer
         self._expected_ms = 0.0
 
     def changed(self, worker: str, peer: Peer | None, orderly: bool) -> None:  # noqa: FBT001  # a hook of ``Membership``
-        """Record what a peer announces. None: it has ended; ``orderly``: after it had answered all requests."""
+        """Record what another worker announces; ``peer`` None: it has ended.
+
+        ``orderly``: it had answered all requests before; otherwise a request that it had may have ended its process.
+        """
         if worker == self._worker:
             return
         if peer is None:
@@ -149,7 +160,9 @@ class PeerOffload(OffloadClient):
             self.advertised(worker, Load(credits=0, leaving=True) if peer.leaving else load)
 
     def reserve_peer(self) -> str | None:
-        """Return the peer that is expected to finish the next frame before this worker; None if there is none.
+        """Return the peer that is expected to finish the next frame before this worker.
+
+        None if there is none, or after ``abandon``.
 
         The frame counts as sent from now on, although its request is only sent in the next iteration of the loop:
         frames come in bursts.
@@ -167,8 +180,8 @@ class PeerOffload(OffloadClient):
     async def ask(self, frame: Frame, deadline_s: float, trace: FrameRecord | None = None) -> Reply:
         """Return a peer's answer. Raises OffloadError if no peer answers in time.
 
-        It waits for at most half of ``deadline_s``, because this worker keeps the other half for itself, and at most
-        TIMEOUT_FACTOR times as long as expected, or MIN_TIMEOUT_S if that is longer.
+        It waits for at most half of ``deadline_s``, because this worker keeps the other half for itself. It also waits
+        for at most TIMEOUT_FACTOR times the expected time, or MIN_TIMEOUT_S if that is longer.
         """
         loop = asyncio.get_running_loop()
         timeout_s = max(MIN_TIMEOUT_S, TIMEOUT_FACTOR * self._expected_ms / 1000)
@@ -183,7 +196,7 @@ class PeerOffload(OffloadClient):
         return reply
 
     def _prefer(self, choice: PeerChoice) -> None:
-        """Let the next request go to this peer. From now on the client counts that request as in flight."""
+        """Let the next request go to this peer; its sending counts from now on, in place of the reservation."""
         self.balance.record_answer(choice.worker)
         self.balance.prefer(choice.worker)
         self._expected_ms = choice.ms
@@ -208,6 +221,7 @@ class Balance(LoadBalancer):
 
     def __init__(self, *, choose: Choose = random.sample) -> None:
         super().__init__(choose=choose)
+        #: the peer that the next ``pick`` returns; empty: the best one then
         self._preferred = ""
         #: milliseconds until this worker would finish the next sample, and its time for one
         self._local_finish_ms, self._local_service_ms = math.inf, FIRST_SERVICE_MS
@@ -299,7 +313,7 @@ class SpareCapacity:
         """Do nothing when a request comes or ends: ``run`` polls the load, which own frames change, too."""
 
     async def run(self) -> None:
-        """Check periodically whether the load has changed, until withdrawn or cancelled."""
+        """Check periodically whether the load has changed, and publish it then, until withdrawn or cancelled."""
         while not self._withdrawn:
             load = self.load()
             if has_changed(self._advertised, load):

@@ -77,7 +77,7 @@ def member(settings: MemberSettings) -> RoleJob:
 
 
 def joint(settings: MemberSettings) -> RoleJob:
-    """Return the job of the cloud worker. Raises InvalidFieldError if its application fails or has no joint."""
+    """Return the job of the cloud worker. Raises InvalidFieldError if its application is invalid or has no joint."""
     application = create(settings.application.name, settings.application.entry, settings.parameters)
     if application.joint is None:
         fix = "remove it: each edge worker answers its own frames"
@@ -108,6 +108,9 @@ async def _run_joint(
 
 
 def _announce(settings: MemberSettings) -> Announce:
-    """Return what gives the will of the worker's connection: at its end the broker removes its announcement."""
+    """Return the function that gives the will of the worker's connection.
+
+    With the will, the broker removes the worker's announcement if the connection breaks.
+    """
     will = peer_will(topics.PEER, settings.worker.namespace, settings.worker.service, settings.worker.worker)
     return lambda: will

@@ -23,12 +23,12 @@ class MemberSettings:
     """The settings of one worker of a multi-edge service.
 
     Attributes:
-        worker: those that every worker has.
+        worker: the settings that every worker has.
         application: name or entry of the application, with its parameters.
         part: the worker's name within the service.
         members: the names of all edge workers within the service.
-        cameras: the cameras of all edge workers.
-        members_join: there is no cloud worker, so an edge worker runs the joint.
+        cameras: the cameras of all edge workers; empty if none is named.
+        members_join: there is no cloud worker, so an edge worker runs the joint, if the application has one.
 
     """
 

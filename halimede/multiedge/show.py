@@ -3,8 +3,8 @@
     python -m halimede.multiedge.show reid -p detect=motion
     python -m halimede.multiedge.show --entry count:application
 
-Nothing is loaded or requested: stages are made with empty models. So names, parameters and the module of a user's own
-application can be tested before a resource is applied.
+No model is loaded: stages and the joint are made with empty models, and the joint is not opened. So names, parameters
+and the module of a user's own application can be tested before a resource is applied.
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ THEN, TOGETHER = " -> ", " => "
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The name of a stage or a joint, and its purpose in one line."""
+    """The name of a stage or a joint, and its purpose as ``text`` in one line."""
 
     name: str
     text: str
 
 
 def parts(application: Application, parameters: Parameters) -> tuple[list[Summary], Summary | None]:
-    """Return the stages of an application and its joint. Raises InvalidFieldError for invalid parameters."""
+    """Return the stages of an application, and its joint (None without one).
+
+    Raises InvalidFieldError for invalid parameters.
+    """
     models = dict.fromkeys(("model", "detector"), StagesModel([], {}))
     tools = Tools(models, parameters, worker="edge", node="edge")
     stages = [_summarize(make, tools) for make in application.stages]
@@ -47,7 +50,10 @@ def parts(application: Application, parameters: Parameters) -> tuple[list[Summar
 
 
 def graph(name: str, application: Application, parameters: Parameters) -> str:
-    """Return the graph as text: one line, and below it a summary of each part. Raises InvalidFieldError."""
+    """Return the graph as text: one line, and below it the summary of each stage and of the joint.
+
+    ``name``: of the application, for the line. Raises InvalidFieldError for invalid parameters.
+    """
     stages, joint = parts(application, parameters)
     line = THEN.join(["source", *(stage.name for stage in stages)])
     line += f"{TOGETHER}{joint.name}{THEN}sink" if joint else f"{THEN}sink"
@@ -61,17 +67,17 @@ def graph(name: str, application: Application, parameters: Parameters) -> str:
 
 def _summarize(make: Callable[..., M], tools: Tools | JointTools) -> Summary:
     """Make a stage or a joint, close it, and return its summary: the first paragraph of its class's docstring."""
-    part = make(tools)
+    component = make(tools)
     try:
-        summary = (inspect.getdoc(type(part)) or "").split("\n\n")[0]
+        summary = (inspect.getdoc(type(component)) or "").split("\n\n")[0]
     finally:
-        if isinstance(part, Stage):  # a joint that was not opened has nothing to close
-            part.close()
-    return Summary(type(part).__name__.lower(), " ".join(summary.split()))
+        if isinstance(component, Stage):  # a joint that was not opened has nothing to close
+            component.close()
+    return Summary(type(component).__name__.lower(), " ".join(summary.split()))
 
 
 def _describe(parts: Sequence[Summary]) -> list[str]:
-    """Return a line for each part, with the names in one column."""
+    """Return a line for each stage or joint, with the names in one column."""
     width = max((len(summary.name) for summary in parts), default=0)
     return [f"  {summary.name:{width}}  {summary.text}".rstrip() for summary in parts]
 

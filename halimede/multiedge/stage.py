@@ -23,13 +23,13 @@ class Item:
     """One frame in the stages, and their results so far.
 
     Attributes:
-        image: the picture, ``(height, width, 3)`` or ``(height, width)`` uint8; of a raw frame any array.
+        image: the picture, ``(height, width, 3)`` or ``(height, width)`` uint8; for a raw frame an array of any shape.
         camera: the frame's camera; empty if unknown.
         id: the frame's id, 16 bytes; empty if unknown.
-        sequence: the camera's own number of the frame.
+        sequence: the camera's own number of the frame; 0 if unknown.
         captured_ns: time of capture by the camera's clock, in nanoseconds since 1970; 0 if unknown.
         prediction: the result so far; after the last stage it is the finding.
-        crops: the pictures in the prediction's boxes, in their order, for later stages.
+        crops: the pictures in the prediction's boxes, in the order of the boxes; empty before the stage ``Crop``.
         values: any data that stages of one application share.
 
     """
@@ -120,7 +120,7 @@ class Stage(ABC):
         """Process frames of equal size, and add the results to the items.
 
         Raises SampleError if at least one frame cannot be answered. The worker then runs the frames one by one, and
-        answers the others.
+        answers each frame that does not fail.
         """
 
     def close(self) -> None:  # noqa: B027  # most have nothing to do here
@@ -133,11 +133,11 @@ class Finding:
 
     Attributes:
         key: identifies the finding in an ``Outcome``.
-        camera: the frame's camera; another worker may take it over.
-        worker: the worker that ran the stages.
-        node: its node.
-        sequence: the camera's own number of the frame.
-        captured_ns: time of capture by the camera's clock, in nanoseconds since 1970.
+        camera: the frame's camera; empty if unknown. Later frames of the camera may come from another worker.
+        worker: the worker that sent the finding.
+        node: the node of that worker.
+        sequence: the camera's own number of the frame; 0 if unknown.
+        captured_ns: time of capture by the camera's clock, in nanoseconds since 1970; 0 if unknown.
         prediction: the result of the stages.
 
     """
@@ -174,9 +174,9 @@ class JointTools:
     Attributes:
         parameters: the application's parameters.
         state: the joint's own folder, which survives restarts.
-        models: ``model`` is the cloud worker's model; empty if it has none.
+        models: ``model`` is the cloud worker's model; empty on an edge worker, or if the cloud worker has no model.
         members: the names of all edge workers.
-        cameras: the cameras of all edge workers.
+        cameras: the cameras of all edge workers; empty if unknown.
 
     """
 
@@ -192,7 +192,7 @@ class Joint(ABC):
 
     Several workers may have a joint. One of them decides at a time, and its joint gets the findings. The others
     ``follow`` its decisions, so that any of them can take over. An exception in ``take`` or ``due`` is logged, and the
-    workers keep their own predictions.
+    workers keep their own predictions. After one in ``ask``, the operator gets no answer.
     """
 
     def __init__(self, tools: JointTools) -> None:
@@ -206,7 +206,10 @@ class Joint(ABC):
         """Accept new findings, and answer those that can be answered now; ``due`` answers the others later."""
 
     def due(self, now: float) -> Outcome:  # noqa: ARG002
-        """Answer the findings that have waited long enough; called after ``take``, and at the time of ``next_due``."""
+        """Answer the findings that have waited long enough.
+
+        Called after each ``take`` and ``follow``, and at the time of ``next_due``, on all workers with a joint.
+        """
         return Outcome()
 
     def next_due(self) -> float | None:
@@ -225,7 +228,10 @@ class Joint(ABC):
         return iter(())
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the sizes of the state to export as metrics, by name; called from the event loop."""
+        """Return the sizes of the state to export as metrics, by name.
+
+        Called from the event loop, perhaps while another method runs in the thread.
+        """
         return {}
 
     def close(self) -> None:  # noqa: B027  # most have nothing to do here

@@ -123,11 +123,11 @@ class HttpServer:
     """Serves within an ``async with`` block; does nothing if ``bind`` is ``off``.
 
     ``bind``: ``host:port``, as ``parse_bind`` reads it. ``health``: what ``/healthz`` and ``/readyz`` report, and
-    ``/metrics`` as a metric. ``registry``: the other metrics. ``routes``: adds a service's own paths. ``or_any``: if
-    the port is in use, use any free one.
+    ``/metrics`` as a metric. ``registry``: the other metrics. ``routes``: adds a service's own paths; None: there are
+    none. ``or_any``: if the port is in use, use any free one. ``accepts``: the limits and what is allowed.
 
     Attributes:
-        url: where it listens, ``http://host:port``; empty before the block and for ``off``.
+        url: where it listens, ``http://host:port`` or ``https://...``; empty before the block and for ``off``.
 
     """
 

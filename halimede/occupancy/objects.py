@@ -55,7 +55,10 @@ def detected_objects(
 
 
 def _in_fractions(box: Box, width: int, height: int) -> Box:
-    """Return a box in fractions of the picture, its label with at most ``MAX_LABEL`` characters."""
+    """Return the part of a box within the picture, in fractions of the picture with 4 decimals.
+
+    Its label has at most ``MAX_LABEL`` characters.
+    """
     xs = sorted(min(max(x / width, 0.0), 1.0) for x in (box.x1, box.x2))
     ys = sorted(min(max(y / height, 0.0), 1.0) for y in (box.y1, box.y2))
     return Box(

@@ -34,6 +34,7 @@ MAX_CAMERAS = 1024
 #: by so many nanoseconds; other old frames are answers that arrive late
 CLOCK_FRAMES, CLOCK_SET_NS = 10, 60 * 10**9
 
+#: what has happened to the objects of a label in a zone: the first entered, the last left, or the number changed
 Kind = Literal["entered", "left", "changed"]
 #: a label and the name of a zone; the name is empty for the whole picture
 LabelAndZone = tuple[str, str]
@@ -56,7 +57,7 @@ class ZoneOccupancy(Struct):
         more_frames: consecutive frames with more objects.
         least_more: the fewest objects in one of these frames.
         full_at: time of the last frame with at least ``count`` objects; 0: another tracker has seen it.
-        fewer_frames: frames with fewer objects after it.
+        fewer_frames: frames with fewer objects after that frame.
         most_fewer: the most objects in one of these frames.
         best: the best frame since the last change; None: there is none.
 
@@ -72,7 +73,10 @@ class ZoneOccupancy(Struct):
     best: BestFrame | None = None
 
     def update(self, count: int, now: int, min_frames: int, hold_ns: int) -> None:
-        """Count a frame with ``count`` objects at the time ``now``; it may change the reported count."""
+        """Count a frame with ``count`` objects at the time ``now``; it may change the reported count.
+
+        ``min_frames``: frames that a change takes; ``hold_ns``: the least time of a change to fewer objects.
+        """
         if count > self.count:
             self.least_more = min(self.least_more, count) if self.more_frames else count
             self.more_frames += 1
@@ -154,7 +158,10 @@ class CameraOccupancy(Struct):
     pairs: dict[LabelAndZone, ZoneOccupancy] = {}
 
     def set_time(self, time: int, min_frames: int) -> None:
-        """Set the time by that of a frame, which may be late. It goes back if the camera's clock was set back."""
+        """Set the time by that of a frame, which may be late. It goes back if the camera's clock was set back.
+
+        ``min_frames``: the clock counts as set back after at least so many old frames, and at least CLOCK_FRAMES.
+        """
         is_old = time < self.time - (0 if self.old_frames else CLOCK_SET_NS)
         self.old_frames = self.old_frames + 1 if is_old else 0
         if self.old_frames >= max(min_frames, CLOCK_FRAMES):
@@ -171,7 +178,10 @@ class CameraOccupancy(Struct):
         return tuple(islice(reported, MAX_PAIRS))
 
     def change(self, pair: LabelAndZone, before: int, *, since: int, cause: str, time: int) -> OccupancyChange:
-        """Return the change of a pair that had ``before`` objects, and whose occupancy has the new count."""
+        """Return the change of a pair that had ``before`` objects, and whose occupancy has the new count.
+
+        ``since``, ``cause``, ``time``: as of ``OccupancyChange``.
+        """
         occupancy, (label, zone) = self.pairs[pair], pair
         return OccupancyChange(
             kind="left" if not occupancy.count else "changed" if before else "entered",
@@ -189,7 +199,7 @@ class CameraOccupancy(Struct):
 
 
 class OccupancyTracker:
-    """Tracks the objects in the pictures of a service's cameras.
+    """Tracks the objects in the pictures of a service's cameras. ``rules``: the service's, with its labels and zones.
 
     Attributes:
         ignored: number of objects that were not tracked: their camera had ``MAX_PAIRS`` pairs already, or

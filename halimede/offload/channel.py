@@ -24,12 +24,12 @@ class Channel:
     """The topics between requesters and the workers that answer, as ``worker`` uses them.
 
     Attributes:
-        worker: the name of the worker that uses the channel, as a requester or to answer.
+        worker: the name of the worker that uses the channel, to request or to answer.
         names: the names in all its topics but the worker's: namespace (``ns``), service, and ``hop`` for a hop.
         request: the topic of requests to one worker.
         reply: the topic of replies to one worker.
         anybody: the shared topic of requests to any worker; None: for a hop, and in a service with tiers.
-        load: the topic of advertised loads; None: for a hop, where ``multiedge.Membership`` knows the workers.
+        load: the topic of advertised loads; None: for a hop, where ``worker.membership`` knows the workers.
         tier: in a service with tiers, the tier whose load counts; else empty.
 
     """

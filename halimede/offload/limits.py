@@ -28,15 +28,19 @@ class CircuitBreaker:
     Closed, it admits all requests. It opens at once if the broker reports no subscriber, or after ``failures`` timeouts
     in a row. A timeout while other requests were answered does not count: the next tier is busy, not down. Open, it
     refuses requests for ``retry_s`` seconds, twice as long each time, up to ``max_retry_s``. Then it admits a single
-    request, the probe (half-open), whose outcome closes or opens it. ``state``: the present state.
+    request, the probe (half-open), whose outcome closes or opens it. ``retry_s``, ``max_retry_s``: in seconds.
+    ``state``: the present state.
     """
 
     def __init__(self, *, failures: int = 5, retry_s: float = 1.0, max_retry_s: float = 30.0) -> None:
         self.state = State.CLOSED
         self._failures = failures
         self._backoff = Backoff(retry_s, max_retry_s)
+        #: while it is open: the time from which a probe is admitted
         self._retry_at = 0.0
+        #: timeouts since the last answer
         self._timeouts = 0
+        #: the time of the last answer
         self._heard_at = -math.inf
 
     def admit(self, now: float) -> bool:
@@ -64,7 +68,7 @@ class CircuitBreaker:
     def timed_out(self, now: float, since: float = math.inf) -> None:
         """Record a timeout of a request that was sent at ``since``; if another was answered since then, do nothing.
 
-        A timeout while the circuit is open has no further effect.
+        Without ``since`` it always counts. A timeout while the circuit is open does not change the state.
         """
         if self.state is State.CLOSED and self._heard_at >= since:
             return

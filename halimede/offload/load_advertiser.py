@@ -46,7 +46,7 @@ class LoadAdvertiser(RetainedPublisher[Load]):
 
 
 def _is_same(now: Load, advertised: Load) -> bool:
-    """Whether two loads are equal for a load balancer: mean times differ slightly each time."""
+    """Whether two loads are equal for a load balancer: mean times of samples may differ by LEAST_CHANGE."""
     if (now.credits, now.queued) != (advertised.credits, advertised.queued):
         return False
     return abs(now.service_ms - advertised.service_ms) <= LEAST_CHANGE * advertised.service_ms

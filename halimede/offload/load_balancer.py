@@ -31,12 +31,12 @@ class WorkerLoad:
     Attributes:
         credits: requests that it takes now.
         service_ms: its mean time for a sample, as advertised; 0: not known.
-        queued: samples that it has before the next one.
+        queued: samples without an answer that it has before the next one.
         advertised: when it advertised last.
         in_flight: samples that were sent from here and are not answered.
         capacity: the most samples that it queues; infinite: not known.
         confirmed_ms: the lower of its last two advertised service times, because the first call of a model may be much
-            slower; 0: it has advertised less than two.
+            slower; 0: it has advertised fewer than two, or one was unknown.
         network_ms: milliseconds of a round trip without the worker's queue and compute time; None: not measured. Only
             ``peer_offload`` sets and reads it.
         last_answer: when it answered this client last; minus infinity: never.
@@ -66,7 +66,7 @@ class WorkerLoad:
 
 
 class LoadBalancer:
-    """The known loads of the workers that may get requests: those of the next tier, or peers of a multi-edge service.
+    """The known loads of the workers that may get requests: workers of the next tier, or peers of a worker.
 
     ``stale_s``: seconds without an advertisement after which a worker counts as offline. ``choose``: the random choice.
     """
@@ -163,8 +163,8 @@ class LoadBalancer:
     def record_silence(self, worker: str, since: float = math.inf) -> None:
         """Record a sample that is no longer awaited. Its credit stays taken: the worker may still compute it.
 
-        If the worker has answered nothing since ``since``, its credits are 0 until it advertises again. Without
-        ``since`` they are always 0 until then.
+        If the worker has answered nothing since ``since`` (monotonic seconds), its credits are 0 until it advertises
+        again. Without ``since`` they are always 0 until then.
         """
         if entry := self._workers.get(worker):
             entry.in_flight = max(0, entry.in_flight - 1)

@@ -31,7 +31,7 @@ class ServiceRate:
     """The running mean of a model's time for a sample, and a fitted line of call time by number of samples.
 
     ``queue``: most samples that may wait. ``batch``: most samples of a call. ``horizon_s``: most waiting work, in
-    seconds of the model's time, so that a slow model is known before its queue is full of samples that will be late.
+    seconds of the model's time: a slow model gets few samples, rather than a full queue of samples that will be late.
     ``lanes``: parallel calls.
 
     Attributes:
@@ -102,9 +102,10 @@ class ServiceRate:
         return self._fixed_ms + self._added_ms * samples
 
     def done_ms(self, samples: int) -> float:
-        """Return the expected milliseconds until the last of ``samples`` waiting samples is answered."""
+        """Return the expected milliseconds until the last of ``samples`` is answered; the first may be running."""
         if samples <= self._lanes:
             return self.takes_ms(1)
+        # the running call, full batches, and for each lane a call that is not full
         calls = min(samples, 1 + self._lanes + (samples - 1) / self._batch)
         return (self._fixed_ms * calls + self._added_ms * samples) / self._lanes
 

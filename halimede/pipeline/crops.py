@@ -85,7 +85,7 @@ class CropOutbox:
         self._requests: dict[str, asyncio.Future[tuple[Result, Done]]] = {}
 
     def expect(self, crop: Frame) -> asyncio.Future[tuple[Result, Done]]:
-        """Return the future result of a crop, and what counts it."""
+        """Return the future of a crop's result and of the function that counts it; ``put`` sets it."""
         future = self._requests[crop.id.hex()] = asyncio.get_running_loop().create_future()
         return future
 
@@ -189,7 +189,8 @@ class CropDetector:
     ) -> Pipeline:
         """Return the pipeline that runs the detector on frames, and gives their crops to the pipeline ``crops``.
 
-        ``metrics``, ``escalation``: of the crops. ``decoder``: the thread that decodes frames.
+        ``limits``: of the frames. ``metrics``, ``escalation``: of the crops. ``decoder``: the thread that decodes
+        frames. ``trace_buffer``: has the traces of frames.
         """
         intake = CropIntake(self.responder, metrics, escalation)
         recognition = CropRecognition(self, crops, intake, decoder)
@@ -210,7 +211,8 @@ class CropRecognition:
     def select(self, outcome: InferenceOutcome) -> list[Box]:
         """Return the boxes of a detection that will be cropped, and make them the outcome's prediction.
 
-        Without any, the prediction is that of a frame without crops; without a detector's boxes it is an error.
+        If there are none, the prediction becomes that of a frame without crops. If the prediction is not a detector's
+        (``boxes`` is None), the outcome becomes an error.
         """
         detection = outcome.prediction
         if detection is None:
@@ -224,9 +226,9 @@ class CropRecognition:
         return chosen
 
     async def recognise(self, sample: Sample, outcome: InferenceOutcome, boxes: Sequence[Box]) -> Conclusion:
-        """Return the conclusion with the answers to the crops of these boxes, which ``select`` returned, or an error.
+        """Return the conclusion with the answers to the crops of ``boxes``, which ``select`` returned, or an error.
 
-        Waits for all of them, without a deadline of its own.
+        Waits for the answers to all crops, without a deadline of its own.
         """
         began = time.monotonic()
         try:
@@ -279,8 +281,8 @@ class CropRecognition:
 class FrameResponder(ResultResponder):
     """A ``ResultResponder`` that publishes one result for each frame, with the results of its crops.
 
-    ``crops``: the responder of the crops, with which it shares counts and durations. ``task``: of the small model.
-    ``sizes``: whether a result with boxes has the size of its picture.
+    ``crops``: the responder of the crops, with which it shares counts and durations. ``outbox``: gets the results.
+    ``task``: of the small model. ``sizes``: whether a result with boxes has the size of its picture.
     """
 
     def __init__(
@@ -303,7 +305,7 @@ class FrameResponder(ResultResponder):
             super()._count(sample, conclusion, result, counts)
             return
         self.ledger.count(counts)
-        self.ledger.add(Count.ACCEPTED, len(crops) - 1)
+        self.ledger.add(Count.ACCEPTED, len(crops) - 1)  # the frame was counted as one accepted sample
         for crop in crops:
             crop.count(SUCCESS)
 
@@ -316,8 +318,9 @@ def _crops_of(conclusion: Conclusion) -> Sequence[CropAnswer]:
 def combine_results(frame_result: Result, crops: Sequence[CropAnswer], task: Task) -> Result:
     """Return the result of a frame with the answers to its crops, in the order of their boxes. There is at least one.
 
-    The frame counts as answered by the cloud if a crop is. It is hard, degraded, audited or mixed if a crop is. Its
-    reason is that of the first degraded crop, else of the first crop with a reason. Its hardness is the highest.
+    ``frame_result``: by the detector's outcome. ``task``: of the small model. The frame counts as answered by the cloud
+    if a crop is. It is hard, degraded, audited or mixed if a crop is. Its reason is that of the first degraded crop,
+    else of the first crop with a reason. Its hardness is the highest.
     """
     boxes, results = [crop.box for crop in crops], [crop.result for crop in crops]
     by_cloud = next((result for result in results if result.by == "cloud"), None)

@@ -74,11 +74,11 @@ class Escalation:
     """Sends samples to ``client`` for an answer.
 
     ``ledger``: counts audits. ``encoder``: encodes uploads; None: frames are sent as received. ``audited``: called with
-    each audited sample and the next tier's answer; None: nothing is.
+    each audited sample and the conclusion with the next tier's answer; None: nothing is called.
 
     Attributes:
         tier: the next tier.
-        policy: selects the samples to escalate; None: those that mining calls hard.
+        policy: selects the samples to escalate; None: all samples that mining finds hard are escalated.
 
     """
 
@@ -127,7 +127,8 @@ class Escalation:
     def decide(self, sample: Sample, outcome: InferenceOutcome, now: float) -> UploadDecision:
         """Return the decision about a sample after inference, at ``now`` (loop time).
 
-        A sample that the model failed on is escalated. Adapted thresholds may replace the outcome's prediction.
+        A sample that the model failed on is escalated, unless the sample is the cause or the next tier is a joint.
+        Adapted thresholds may replace the outcome's prediction.
         """
         prediction, policy = outcome.prediction, self.policy
         if outcome.unfit or not (self.tier.hard or prediction is not None):
@@ -162,7 +163,8 @@ class Escalation:
     async def request(self, sample: Sample, outcome: InferenceOutcome, decision: UploadDecision) -> Conclusion:
         """Request an answer to a sample; return a conclusion with the reply, or the reason why there is none.
 
-        Waits at most ``time_left``. Raises nothing but cancellation.
+        Waits at most ``time_left``, and for an audit at most the tier's deadline, if that is finite. Raises nothing but
+        cancellation.
         """
         loop = asyncio.get_running_loop()
         concluded = Conclusion(outcome, decision, reason=OffloadReason.ERROR, requested_at=loop.time())
@@ -249,7 +251,7 @@ class Escalation:
                 self._audited(sample, concluded)
 
     def _mix(self, mixture: CalibrationFile, sample: Sample, concluded: Conclusion) -> None:
-        """Set ``mixed`` to the fusion of both answers, if there are both."""
+        """Set ``mixed`` to the fusion of both answers, and ``overruled``, if there are both answers."""
         here: Prediction | None = concluded.outcome.prediction
         there = concluded.reply.prediction if concluded.reply else None
         if here is None or there is None:

@@ -67,7 +67,10 @@ class ModelThread:
         self._executor = None
 
     async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what ``work`` returns, or raise what it raises; it runs in the thread, after earlier calls."""
+        """Return what ``work`` returns, or raise what it raises; it runs in the thread, after earlier calls.
+
+        Raises RuntimeError outside the ``async with`` block.
+        """
         if self._executor is None:
             raise RuntimeError("use the model's thread inside its `async with` block")
         loop = asyncio.get_running_loop()
@@ -95,7 +98,7 @@ class ModelThread:
     def run_watched(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what ``work`` returns; it runs in the calling thread, as a call that counts in ``busy_s``.
 
-        Only while ``idle``.
+        Call it only while ``idle``.
         """
         self._began = time.monotonic()
         try:

@@ -40,8 +40,8 @@ class InferenceOutcome(Struct, eq=False):
         began: when its model call began.
         decoded: begin and end of its decoding; None: it was decoded before.
         scale: the sides of its picture were divided by this when it was decoded.
-        verdict: of mining; None: there is no mining.
-        mined: begin and end of mining; None: there is no mining.
+        verdict: of mining; None: the sample was not mined here.
+        mined: begin and end of mining; None: the sample was not mined here.
 
     """
 
@@ -190,7 +190,8 @@ class Inference:
     def mine(self, outcome: InferenceOutcome, model: Model | None = None) -> None:
         """Write the verdict of mining into an outcome; without a prediction the sample is hard.
 
-        ``model``: whose outcome it is; None: of a peer's model.
+        ``TwoThresholds`` also gives the prediction its class. Nothing changes unless predictions are mined. ``model``:
+        whose outcome it is; None: a peer's model.
         """
         if self._miner:
             began, miner = time.monotonic(), self._miner

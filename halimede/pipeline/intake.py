@@ -2,9 +2,10 @@
 
 Every request is decided at once, in the callback of its delivery: ``RequestIntake`` submits it, repeats the reply that
 it has sent before, or refuses it. It refuses a request if the samples inside reach ``RequestLimits``, or if the model
-needs too long for the samples before it. A request is inside from its acceptance to its reply, and is dropped if it
-still waits at its deadline. A request that arrives again while it is inside only renews correlation data and deadline,
-so no request is computed twice. Replies go only to reply topics of the own service.
+needs too long for the samples before it or is too busy for other workers. It also refuses a frame that broke the model
+before. A request is inside from its acceptance to its reply, and is dropped if it still waits at its deadline. A
+request that arrives again while it is inside only renews frame, correlation data and deadline, so no request is
+computed twice. Replies go only to reply topics of the own service.
 
 Every frame has a caller that waits: its camera's, folder's or program's call of ``offer``. ``FrameIntake`` refuses no
 frame because of load. The caller waits for a slot (``EdgeLimits.inside``), for memory, and until the frame is decoded
@@ -67,8 +68,8 @@ class RequestLimits:
         queue_bytes: most bytes of samples without an answer.
         batch: most samples in one call of the model.
         replies: most replies without the broker's acknowledgement.
-        horizon_s: credits and batches are limited to the samples that the model answers in about so many seconds, so
-            that a slow model is known before its queue is full of samples that will be late.
+        horizon_s: credits and batches are limited to the samples that the model answers in about so many seconds: a
+            slow model takes few samples, rather than a full queue of samples that will be late.
         delay_s: most seconds that a sample waits for others in its batch.
 
     """
@@ -84,12 +85,13 @@ class RequestLimits:
 class RequestIntake:
     """An ``Intake`` (sample) that takes the requests on a channel to ``pipeline``.
 
-    Call ``run`` until it is cancelled, and ``stop`` before the pipeline is drained. ``busy``: whether the model is too
-    busy for samples of other workers; None: never. ``ledger``: counts requests to the next tier.
+    Call ``run`` until it is cancelled, and ``stop`` before the pipeline is drained. ``limits``: None: the defaults.
+    ``trace_buffer``: has the traces; None: a new one, without export. ``busy``: whether the model is too busy for
+    samples of other workers; None: never. ``ledger``: counts requests to the next tier; None: nothing is counted.
 
     Attributes:
         escalation: requests the next tier; None: this tier is the last one.
-        inside: requests without an answer.
+        inside: the requests without an answer, each by its reply topic and frame id.
         ready: set when the worker has subscribed to its requests.
         responder: replies to the requests.
         stats: numbers of requests, those of the responder.
@@ -158,7 +160,7 @@ class RequestIntake:
         return Load(credits=credits_, service_ms=service_ms, queued=waiting, places=capacity, tier=tier)
 
     def take(self, delivery: Delivery[Frame]) -> None:
-        """Accept a request, repeat its remembered reply, or refuse it. Does not wait.
+        """Accept a request, renew one that is inside, repeat its remembered reply, or refuse it. Does not wait.
 
         Raises InvalidFieldError for a reply topic or correlation data that are not valid.
         """
@@ -200,7 +202,10 @@ class RequestIntake:
             self._pipeline.submit(sample)
 
     def _requester(self, packet: Packet) -> Address[Reply]:
-        """Return a request's reply topic, which is remembered. Raises InvalidFieldError if it is not valid."""
+        """Return a request's reply topic, which is remembered.
+
+        Raises InvalidFieldError if the topic or the correlation data are not valid.
+        """
         address = self._requesters.get(packet.response_topic)
         if address is not None and 0 < len(packet.correlation) <= MAX_CORRELATION:
             return address
@@ -211,7 +216,10 @@ class RequestIntake:
         return address
 
     def _is_full(self, size: int, left_s: float) -> bool:
-        """Whether a request of ``size`` bytes, with ``left_s`` seconds left, exceeds the bounds or would be late."""
+        """Whether a request of ``size`` bytes, with ``left_s`` seconds left, is refused.
+
+        It exceeds the bounds, would be late, or the model is too busy for samples of other workers.
+        """
         limits, pipeline = self._limits, self._pipeline
         return (
             len(self.inside) >= limits.queue
@@ -254,9 +262,10 @@ class EdgeLimits:
         pixels: most bytes of decoded frames that wait for the model: a picture may be a thousand times as large as its
             file.
         batch: most frames in one call of the model.
-        horizon_s: most seconds of a call.
-        remembered: ids of frames that are kept to detect repeated ones.
-        max_age_s: seconds from the arrival of a camera's frame until it is dropped if it still waits for the model.
+        horizon_s: most seconds of a call, by the model's measured speed: this limits the frames in it.
+        remembered: number of ids of frames that are kept to detect repeated ones.
+        max_age_s: seconds from the arrival of a camera's frame until it is dropped if it still waits for the model;
+            infinite: it is never dropped.
 
     """
 
@@ -272,9 +281,9 @@ class EdgeLimits:
 class FrameIntake:
     """An ``Intake`` (sample) that takes frames into ``pipeline``; their sources call ``offer``.
 
-    ``ledger``: counts frames. ``decoder``: the thread that decodes large frames. ``escalation``: requests the next
-    tier; None: there is none, or (with a detector) not for frames. ``miner``: judges frames before inference, in the
-    thread of ``decoder``; None: predictions are judged.
+    ``ledger``: counts frames. ``decoder``: the thread that decodes large frames. ``trace_buffer``: has the traces.
+    ``escalation``: requests the next tier; None: there is none, or (with a detector) not for frames. ``miner``: judges
+    frames before inference, large ones and with user code in the thread of ``decoder``; None: predictions are judged.
 
     Attributes:
         responder: publishes the results, and acknowledges frames to their sources.
@@ -334,9 +343,10 @@ class FrameIntake:
     ) -> None:
         """Accept a frame; return when it is accepted, or dropped because it was accepted before or is too old.
 
-        ``payload``: a frame as the bus has it, or a picture file. ``id_``, ``file``: in place of those in the payload.
-        ``patient``: the source can wait. ``parent``: the trace to continue; None: a new one. ``answered``: called when
-        the result is published and the source need not keep the frame any longer. ``arrived``: loop time of its
+        ``payload``: a frame as the bus has it, or a picture file. ``camera``: the name of its source. ``id_``,
+        ``file``: replace those in the payload, unless None or empty. ``patient``: the source can wait.
+        ``parent``: the trace to continue; None: a new one. ``answered``: called when the source need not keep the frame
+        any longer, after its result was published or it was dropped; None: nothing is. ``arrived``: loop time of its
         arrival, from which its age counts; infinite: it does not age. Raises DecodeError for an invalid frame.
         """
         began = time.monotonic()
@@ -376,7 +386,7 @@ class FrameIntake:
         self._pipeline.submit(sample)
 
     def _repeat(self, id_: bytes, answered: Callable[[], None] | None) -> None:
-        """Count a frame that was accepted before, and call ``answered`` when the first one's result is published."""
+        """Count a frame that was accepted before; ``answered`` is called when the first one's source is told."""
         self._ledger.add(Count.DUPLICATE)
         if answered:
             self.responder.rejoin_source(id_, answered)
@@ -391,8 +401,8 @@ class FrameIntake:
     ) -> Sample:
         """Return a frame as a sample, after waiting for a slot and mining or preparing it.
 
-        ``began``: monotonic time of its arrival. ``stale_at``: loop time from which it is too old. Raises DecodeError,
-        and _StaleFrameError if it became too old.
+        ``parent``, ``patient``: as of ``offer``. ``began``: monotonic time of its arrival. ``stale_at``: loop time from
+        which it is too old. Raises DecodeError, and _StaleFrameError if it became too old.
         """
         if patient:
             await self._patient.acquire()
@@ -402,6 +412,7 @@ class FrameIntake:
             if patient:
                 self._patient.release()
             raise
+        # the sample has its slots, which ``leave`` frees
         trace, received = self._trace_buffer.begin(frame.id, parent), time.monotonic()
         trace.step((RECEIVE, began, received, frame.camera, len(frame.data), frame.encoding, frame.file))
         now, deadline_s = asyncio.get_running_loop().time(), frame.deadline_ms / 1000 or math.inf
@@ -430,6 +441,7 @@ class FrameIntake:
             raise
         finally:
             self._pipeline.preparing -= 1
+        # its times count from now, after mining and preparation
         sample.accepted, sample.queued = asyncio.get_running_loop().time(), time.monotonic()
         sample.until = sample.accepted + deadline_s
         if sample.input is not None:
@@ -438,14 +450,17 @@ class FrameIntake:
         return sample
 
     def _is_for_model(self, sample: Sample) -> bool:
-        """Whether this worker's model runs a sample: it is not uploaded at once, and no peer is sooner."""
+        """Whether this worker's model runs a sample: it is not uploaded at once, and no peer is sooner.
+
+        If a peer is sooner, this reserves it: the sample counts as sent to the peer from now on.
+        """
         if sample.decision and sample.decision.up:
             return False
         peers = self._pipeline.peers
         return not (peers and self._pipeline.running and peers.reserve_peer())
 
     async def _mine(self, sample: Sample, miner: Miner) -> Verdict:
-        """Return the verdict of mining on a frame before inference. Raises DecodeError."""
+        """Return the verdict of mining on a frame before inference, and record it. Raises DecodeError."""
         began = time.monotonic()
         if is_ours(miner) and _is_small(sample.frame):
             verdict = _judge(miner, sample.frame)
@@ -458,9 +473,10 @@ class FrameIntake:
         return verdict
 
     async def prepare(self, sample: Sample) -> None:
-        """Prepare a sample for its model, which stays open until the input is released. Raises DecodeError.
+        """Prepare a sample for its model, which stays open until the input is released.
 
-        If the canary cannot read the sample, the current model gets it, which is a strike against the canary.
+        Waits for memory. If the canary cannot read the sample, the current model gets it, which is a strike against the
+        canary. Raises DecodeError, and _StaleFrameError if the frame becomes too old.
         """
         slot = self._pipeline.slot
         model = slot.choose(sample.frame.id)

@@ -1,6 +1,6 @@
 """The queue of samples before a model, with the selection of the next batch; and the memory of decoded frames.
 
-Intakes bound the queue: they refuse samples or wait. The queue needs no bus and no model, and callers pass the time.
+Intakes bound the queue: they refuse samples or wait. The queue needs no bus and no model.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ BATCH_PIXELS = 256 * 1024 * 1024
 class ModelQueue:
     """The queue before one model, and its consumers: one task for each of the model's parallel calls.
 
-    A consumer awaits ``arrival``, then calls ``next``. Who appends to ``waiting`` calls ``wake`` afterwards.
+    A consumer awaits ``arrival``, then calls ``next``. Who appends to ``waiting`` calls ``wake`` afterwards. ``rate``:
+    the model's service rate, which determines the batch.
 
     Attributes:
         waiting: the samples, the oldest first.

@@ -52,8 +52,8 @@ class LoadedModel:
         digest: SHA-256 of its content; empty: not known.
         answered: number of samples with a prediction.
         failed: number of samples without a prediction.
-        errors: those of ``failed`` that another model could have answered, because the sample is not the cause.
-        last_error: the error of the last of these.
+        errors: how many of ``failed`` another model could have answered, because the sample is not the cause.
+        last_error: the text of the last such error; empty: there was none.
         desired: the desired model for which it was opened; None: not known.
         on_trial: it has run only as a canary.
         calls: durations of its calls in milliseconds.
@@ -108,7 +108,7 @@ class LoadedModel:
             self.release()
 
     async def run(self, infer: Infer, samples: Sequence[Sample]) -> list[InferenceOutcome]:
-        """Run samples in an idle thread, or wait for the first one; return their outcomes.
+        """Run samples in an idle thread, or if all are busy wait for the first thread; return their outcomes.
 
         The caller keeps the model open (``acquire``).
         """
@@ -255,7 +255,7 @@ class ModelSlot:
         return shares
 
     def fallback(self, loaded: LoadedModel) -> LoadedModel | None:
-        """Return the model that answers if ``loaded`` fails, which is the canary; None for any other model."""
+        """Return the current model, which answers if the canary ``loaded`` fails; None if ``loaded`` is no canary."""
         return self.current if loaded.on_trial and loaded is not self.current else None
 
     def strike(self, canary: LoadedModel, error: str) -> None:
@@ -346,7 +346,7 @@ class ModelSlot:
             await loaded.close()
 
     def _offer(self, new: LoadedModel, percent: int) -> None:
-        """Have ``adopt`` accept a model. Raises what it raises, and closes a refused model unless it is the canary."""
+        """Have ``adopt`` accept a model. Raises what it raises, and closes a refused model that has not been in use."""
         if self.adopt is None:
             return
         try:

@@ -22,7 +22,7 @@ class IntakeMetrics:
     """What is recorded of the samples of one intake.
 
     Attributes:
-        wait: the trace step from arrival to the beginning of decoding, or else of the model call.
+        wait: the trace step from queueing (``Sample.queued``) to the beginning of decoding, or else of the model call.
         call: the trace step of the model call.
         wait_ms: milliseconds of that wait.
         decode_ms: milliseconds of decoding and preparation.
@@ -55,7 +55,10 @@ class IntakeMetrics:
 
 
 class Observer:
-    """Updates the service rate, and the metrics and traces of the samples, of one pipeline."""
+    """Updates the service rate, and the metrics and traces of the samples, of one pipeline.
+
+    ``trace_buffer``: exports the model calls.
+    """
 
     def __init__(self, rate: ServiceRate, trace_buffer: TraceBuffer) -> None:
         self._rate = rate
@@ -88,11 +91,11 @@ class Observer:
                     metrics.batch.record(outcome.batch)
                     metrics.call_ms.record(outcome.ms)
             if outcome.mined:
-                self._mined(sample, outcome, outcome.mined)
+                self._record_mining(sample, outcome, outcome.mined)
             if ledger := metrics.edge_ledger:
                 ledger.record(Latency.EDGE, (concluded - sample.accepted) * 1000)
                 if outcome.prediction is None:
-                    self._failed(ledger, outcome)
+                    self._record_failure(ledger, outcome)
         if self._trace_buffer.exports:
             for outcome in outcomes:
                 if traces := calls.pop(outcome.began, None):
@@ -103,13 +106,13 @@ class Observer:
         if ledger := sample.intake.metrics.edge_ledger:
             ledger.record(Latency.EDGE, (now - sample.accepted) * 1000)
 
-    def _failed(self, ledger: Ledger, outcome: InferenceOutcome) -> None:
+    def _record_failure(self, ledger: Ledger, outcome: InferenceOutcome) -> None:
         """Log a failure of the model, and count it unless the sample itself is the cause."""
         if not outcome.unfit:
             ledger.add(Count.MODEL_ERRORS)
         self._limited_log.warning("model failed", error=shorten_middle(outcome.error))
 
-    def _mined(self, sample: Sample, outcome: InferenceOutcome, mined: tuple[float, float]) -> None:
+    def _record_mining(self, sample: Sample, outcome: InferenceOutcome, mined: tuple[float, float]) -> None:
         """Record the step of mining, with its begin and end, and count its error if it failed."""
         verdict, prediction, ledger = outcome.verdict, outcome.prediction, sample.intake.metrics.ledger
         assert verdict is not None  # noqa: S101  # both are set at once

@@ -112,6 +112,7 @@ class Pipeline:
         self.inside = self.delegated = 0
         self.preparing = 0
         self._infer = infer
+        #: number of parallel model calls
         self._sessions = slot.lanes
         self._deadline_s = deadline_s
         self._queue = ModelQueue(rate, delay_s)
@@ -346,7 +347,10 @@ class Pipeline:
                 self._finish(sample, conclusion)
 
     def _observe(self, batch: Sequence[Sample], outcomes: Sequence[InferenceOutcome], now: float) -> None:
-        """Record a batch that was concluded at ``now`` (loop time); for requests after their replies were written."""
+        """Record a batch that was concluded at ``now`` (loop time).
+
+        If its intake gathers samples, this happens in the next iteration of the event loop, after the answers are sent.
+        """
         if batch[0].intake.gathers:
             asyncio.get_running_loop().call_soon(self._run_guarded, self.observer.observe, batch, outcomes, now)
         else:
@@ -410,7 +414,7 @@ class Pipeline:
         self._send((sample,), self._conclude((sample,), (outcome,), loop.time()))
 
     async def _run_here(self, sample: Sample) -> None:
-        """Queue a sample that no peer answered for this worker's model."""
+        """Prepare a sample that no peer answered, and queue it for this worker's model. It cannot become too old."""
         sample.stale_at = math.inf
         try:
             await sample.intake.prepare(sample)

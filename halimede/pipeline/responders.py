@@ -6,7 +6,7 @@ is full, the pipeline runs no batch, and its intake fills up.
 
 ``ReplyResponder`` publishes each reply once: the prediction of this model or of the next tier, or the reason why there
 is none. The requester waits for it, and repeats its request if the reply is lost. So recent replies are remembered, and
-a repeated request is not computed again. A frame that made the model fail MAX_STRIKES times is refused (quarantined).
+a repeated request is not computed again. A frame that made the model fail MAX_FAILURES times is refused (quarantined).
 
 ``ResultResponder`` repeats each result until the broker acknowledges it. So a result may arrive twice, under the same
 id; results are not ordered. The source of a frame keeps the frame until then, and learns of it from ``acknowledge``.
@@ -66,12 +66,12 @@ COUNTS: dict[tuple[bool, bool], list[Count]] = {
 }
 #: most characters of a label in a trace
 MAX_TRACED_LABEL = 256
-#: most replies that are remembered, and most frames with strikes
+#: most replies that are remembered, and most frames whose failures are counted
 MAX_REMEMBERED = 1024
 #: a reply that takes more bytes of memory is not remembered, and a repeated request is computed again
 REMEMBERED_BYTES = 64 * 1024
 #: a frame on which the model failed this many times is not tried again
-MAX_STRIKES = 2
+MAX_FAILURES = 2
 #: least seconds reserved for the delivery of a reply, and the weight of the newest one in the running mean
 MIN_RETURN_S, NEW_WEIGHT = 0.01, 0.2
 #: most characters of an error's message
@@ -86,11 +86,11 @@ class RequestStats:
     """Numbers of requests since the start. The intake counts ``refused`` and ``expired``, the responder the others.
 
     Attributes:
-        served: answered with a prediction of this worker's model.
+        served: this worker's model made a prediction.
         refused: not accepted, because of a limit.
         expired: dropped, because the deadline was over or too close for the model.
-        failed: not answered by this worker's model.
-        unfit: failed because of the sample itself: unreadable, or of the wrong shape.
+        failed: this worker's model made no prediction; the next tier may have answered.
+        unfit: how many of ``failed`` the sample itself caused: unreadable, or of the wrong shape.
 
     """
 
@@ -104,7 +104,8 @@ class RequestStats:
 class ReplyResponder:
     """A ``Responder`` (sample) that replies to the requests on a channel. ``outbox.run`` sends the replies.
 
-    ``limit``: most replies in flight. ``ledger``: counts uploads to a next tier; None: there is no next tier.
+    ``limit``: most replies in flight. ``ledger``: counts hard samples and uploads to a next tier; None: there is no
+    next tier.
 
     Attributes:
         stats: numbers of requests.
@@ -128,13 +129,15 @@ class ReplyResponder:
         self._trace_buffer = trace_buffer
         self._ledger = ledger
         self._limited_log = RateLimitedLogger()
-        self._strikes: LruCache[bytes, int] = LruCache(MAX_REMEMBERED)
+        #: by a frame's id: how many times the model failed on it
+        self._failures: LruCache[bytes, int] = LruCache(MAX_REMEMBERED)
+        #: mean seconds until the broker acknowledges a reply
         self._acknowledged_s = 0.0
 
     def is_quarantined(self, id_: bytes) -> bool:
         """Whether the model failed on a frame so often that it is not tried again."""
-        strikes = self._strikes.get(id_)
-        return strikes is not None and strikes >= MAX_STRIKES
+        failures = self._failures.get(id_)
+        return failures is not None and failures >= MAX_FAILURES
 
     def send(self, sample: Sample, conclusion: Conclusion) -> None:
         """Reply to a request by its conclusion; remember the reply for repetitions unless it failed or is large."""
@@ -168,15 +171,21 @@ class ReplyResponder:
         self._put(sample, reply)
 
     def refuse(self, sample: Sample, error: str, message: str) -> None:
-        """Reply that an accepted request is not computed. ``error``: of ``Reply.error``. The caller counts it."""
+        """Reply that an accepted request is not computed. ``error``, ``message``: of the ``Reply``.
+
+        The caller counts the request.
+        """
         self._put(sample, Reply(id=sample.frame.id, worker=self._worker, error=error, message=message))
 
     def reject(self, reply_to: Address[Reply], correlation: bytes, id_: bytes, error: str, message: str) -> None:
-        """Reply that a request is not accepted. ``error``: of ``Reply.error``. The caller counts it."""
+        """Reply that a request for the frame ``id_`` is not accepted. ``error``, ``message``: of the ``Reply``.
+
+        The caller counts the request.
+        """
         self.repeat(reply_to, correlation, Reply(id=id_, worker=self._worker, error=error, message=message))
 
     def reject_unfit(self, reply_to: Address[Reply], correlation: bytes, id_: bytes, message: str) -> None:
-        """Reply that a frame cannot be read, and count it as failed."""
+        """Reply that the frame ``id_`` cannot be read, and count it as failed. ``message``: of the ``Reply``."""
         self.reject(reply_to, correlation, id_, self._blame(id_, unfit=True), message)
 
     def repeat(self, reply_to: Address[Reply], correlation: bytes, reply: Reply) -> None:
@@ -191,12 +200,12 @@ class ReplyResponder:
         self.outbox.put(
             sample.reply_to,
             reply,
-            partial(self._sent, sample, reply, time.monotonic()),
+            partial(self._record_reply, sample, reply, time.monotonic()),
             properties=write(trace.context) if trace.must_travel else None,
             correlation=sample.correlation,
         )
 
-    def _sent(self, sample: Sample, reply: Reply, began: float, reason: int) -> None:
+    def _record_reply(self, sample: Sample, reply: Reply, began: float, reason: int) -> None:
         """Record the broker's reason code for a reply that was put at ``began`` (monotonic seconds)."""
         now = time.monotonic()
         sample.trace.step((REPLY, began, now, reply.error, reason < FAILURE and reason != NO_SUBSCRIBER))
@@ -212,7 +221,7 @@ class ReplyResponder:
         if unfit:
             self.stats.unfit += 1
             return "invalid"
-        self._strikes.put(id_, (self._strikes.get(id_) or 0) + 1)
+        self._failures.put(id_, (self._failures.get(id_) or 0) + 1)
         return "quarantined" if self.is_quarantined(id_) else "failed"
 
     def _count(self, ledger: Ledger, sample: Sample, conclusion: Conclusion) -> None:
@@ -327,7 +336,8 @@ class ResultResponder:
 
     ``ledger``: counts them. ``tier``: the next tier, which answers hard samples. ``previews``: gets the samples that
     the next tier was requested to answer; None: nobody does. ``keeper``: gets all hard samples and the audited ones;
-    None: they are not stored. ``sizes``: whether a result with boxes has the size of its picture.
+    None: they are not stored. ``sizes``: whether a result with boxes has the size of its picture. ``trace_buffer``:
+    exports the traces; None: they are not exported.
 
     Attributes:
         origin: where the results come from.
@@ -366,11 +376,14 @@ class ResultResponder:
         self._sizes = sizes
 
     def add_source(self, id_: bytes, ack: Callable[[], None]) -> None:
-        """Call ``ack`` once the result of a new frame is published: its source keeps the frame until then."""
+        """Call ``ack`` once the source of a new frame need not keep it: ``acknowledge`` is called for it.
+
+        Its result is published or lost, or it was dropped as too old.
+        """
         self._acks.setdefault(id_, []).append(ack)
 
     def rejoin_source(self, id_: bytes, ack: Callable[[], None]) -> None:
-        """Call ``ack`` for a repeated frame once the first one's result is published; at once if it has been."""
+        """Call ``ack`` for a repeated frame when ``add_source`` calls that of the first one; at once if it has."""
         if id_ in self._acks:
             self._acks[id_].append(ack)
         else:
@@ -400,7 +413,7 @@ class ResultResponder:
         self.outbox.put(
             self.address,
             result,
-            partial(self._taken, sample, conclusion, result, began),
+            partial(self._record_result, sample, conclusion, result, began),
             properties=write(trace.context) if trace.must_travel else None,
         )
         edge = conclusion.outcome.prediction
@@ -418,7 +431,10 @@ class ResultResponder:
             self._keeper.offer(sample.frame, conclusion.outcome.prediction, result)
 
     def _result(self, sample: Sample, conclusion: Conclusion, now: float) -> Result:
-        """Return the result: the reply's prediction or this worker's, degraded if it needed the next tier."""
+        """Return the result: the reply's prediction, or this worker's, degraded if the next tier should have answered.
+
+        Logs a frame without any answer.
+        """
         outcome, decision, reply = conclusion.outcome, conclusion.decision, conclusion.reply
         origin, frame, edge = self.origin, sample.frame, outcome.prediction
         final = conclusion.mixed or (reply.prediction if reply else edge) or Prediction()
@@ -456,7 +472,7 @@ class ResultResponder:
             offload_ms=(conclusion.replied_at - conclusion.requested_at) * 1000 if conclusion.requested_at else 0.0,
         )
 
-    def _taken(self, sample: Sample, conclusion: Conclusion, result: Result, began: float, reason: int) -> None:
+    def _record_result(self, sample: Sample, conclusion: Conclusion, result: Result, began: float, reason: int) -> None:
         """Acknowledge and count a result, for which the broker has sent the reason code ``reason``."""
         trace = sample.trace
         trace.step((RESULT, began, time.monotonic(), result.by, result.hard, (result.label or "")[:MAX_TRACED_LABEL]))

@@ -33,7 +33,8 @@ class Conclusion(Struct, eq=False):
         outcome: of this worker's model or of a peer's.
         decision: whether the next tier was requested, and why.
         reply: the next tier's reply; None: the outcome is the answer.
-        reason: why the outcome is the answer although the sample is hard; empty: it is easy, or has a reply.
+        reason: why the outcome is the answer although the sample is hard; empty: it is easy, has a reply, or the model
+            failed on it and no request was allowed.
         sent: the sample was uploaded.
         mixed: the fusion of the model's answer and the reply; None: there is none.
         overruled: the label of ``mixed`` differs from the reply's.
@@ -64,12 +65,12 @@ class Sample(Struct, eq=False):
         until: loop time of its deadline; infinite: none is set.
         queued: monotonic time at which it was queued for the model.
         began: monotonic time of its arrival; 0: not recorded.
-        size: bytes of its message, which count until it is answered.
+        size: bytes of its data, which its intake counts until it is answered; 0: its intake counts none.
         pixels: bytes of its decoded pixels.
         stale_at: loop time from which it is too old for a call of the model; infinite: its age does not matter.
-        input: the model's input, if it was prepared before acceptance.
+        input: the model's input, if it was prepared before acceptance; None: it is prepared in its batch.
         scale: the sides of its picture were divided by this when it was decoded for ``input``.
-        model: the model for which ``input`` was prepared.
+        model: the model for which ``input`` was prepared; None without ``input``.
         version: of the model that ran it; empty: none did, or it has no version.
         on_trial: the model that ran it was a canary.
         mined: mining applies to it.
@@ -78,8 +79,8 @@ class Sample(Struct, eq=False):
         patient: it occupies one of the few slots of samples whose source can wait.
         peer: the other edge worker whose model answered it; empty: none.
         stays: no further peer may be requested.
-        decision: the decision before inference, if mining judges samples.
-        uploaded: bytes of the upload, if the sample was encoded again for it; else 0.
+        decision: the decision before inference; None: mining judges predictions, or there is no mining.
+        uploaded: bytes of the upload, if an encoder made it; 0: the frame's data are the upload, or there is none.
 
     """
 

@@ -59,8 +59,8 @@ class Upload(Struct, frozen=True, gc=False):
 
     Attributes:
         frame: what is sent, with the edge's answer in its own pixels.
-        shrunk: the original width and height for each pixel of the upload's; None: the upload has the original size.
-            With ``regions`` the original is their layout.
+        shrunk: the original width and height divided by those of the upload; None: the upload has the original size.
+            With ``regions`` the original is the picture that shows the regions.
         ms: milliseconds that the encoding took; 0: the frame is sent as received.
         regions: the picture shows only these regions of the frame; None: it shows the whole frame.
 
@@ -90,12 +90,13 @@ class Upload(Struct, frozen=True, gc=False):
 class UploadEncoder:
     """Encodes the samples of one worker for upload in ``thread``, unless ``circuit`` refuses requests.
 
-    ``format_``: how the service wants uploads encoded. ``bus``: its broker's limit of a message also holds for
-    uploads; None: there is no limit.
+    ``format_``: how the service wants uploads encoded. ``circuit``: None: nothing refuses requests. ``bus``: its
+    broker's limit of a message also holds for uploads; None: there is no limit.
 
     Attributes:
         regions: the rule by which only regions of a frame are sent; None: whole frames are.
-        ready: number of samples by encoding and by change: ``none``, ``encoding``, ``size`` (smaller), ``regions``.
+        ready: number of samples by encoding of the upload and by change: ``none``, ``encoding``, ``size`` (smaller), or
+            ``regions``.
         refused: number of samples that cannot be encoded as the service specifies, by reason.
         before: bytes of the encoded samples as received.
         after: bytes of the encoded samples as sent.
@@ -209,19 +210,21 @@ def write(frame: Frame, format_: UploadFormat, densities: SizeEstimator) -> Uplo
 def write_regions(frame: Frame, format_: UploadFormat, densities: SizeEstimator, rule: RegionRule) -> Upload | None:
     """Return an upload of regions of a frame, or of the whole frame at the rule's scale. Blocks.
 
-    None: the frame should be uploaded without the rule, because it is no picture, has no boxes, or the upload would
-    have hardly fewer bytes. ``densities``: estimates sizes, and learns from this one. Raises OffloadError with the
-    reason TOO_LARGE, or ERROR if the frame cannot be read.
+    None: the frame should be uploaded without the rule, because it is no picture, has no boxes, the rule selects the
+    whole frame, or the upload would have hardly fewer bytes. ``densities``: estimates sizes, and learns from this one.
+    Raises OffloadError with the reason TOO_LARGE, or ERROR if the frame cannot be read.
     """
     began = time.perf_counter()
     size = frame_size(frame)
     if size is None or frame.edge is None or frame.edge.boxes is None:
         return None
+    # select regions in the pixels of the frame at the rule's scale
     width, height = (max(1, round(side * rule.scale)) for side in size)
     factors = (size[0] / width, size[1] / height)
     regions = find_regions(map_boxes(frame.edge.boxes, lambda points: points / factors), width, height, rule)
     if regions is None and rule.scale == 1:
         return None
+    # paint them into one picture, with the edge's boxes in its pixels
     pixels = _pixels(frame, Decoding(Resize(width=width, height=height)) if frame.encoding == "jpeg" else None)
     if not is_picture(pixels):
         return None
@@ -230,6 +233,7 @@ def write_regions(frame: Frame, format_: UploadFormat, densities: SizeEstimator,
     sent = SentRegions(layout, factors, frame.edge)
     picture = layout.paint(pixels)
     shown = msgspec.structs.replace(frame, edge=sent.edge_in_layout())
+    # encode it as the frame was received, or as the service specifies
     small = msgspec.structs.replace(format_, best_quality=SMALL_QUALITY)
     upload: Upload | None = None
     if format_.encoding == AS_IT_CAME:

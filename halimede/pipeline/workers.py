@@ -35,10 +35,10 @@ class EdgeWorker:
     """Answers frames: ``intake.offer`` accepts them, ``run`` answers them until cancelled; ``drain`` before that.
 
     ``slot``: the models. ``responder``: publishes the results. ``ledger``: counts frames and answers. ``decoder``: the
-    thread that decodes frames. ``limits``: None: the defaults. ``miner``: judges predictions, or (``mines_first``)
-    frames before inference; None: there is no mining. ``escalation``: requests the next tier; None: there is none.
-    ``peers``: may answer frames in place of the model, each within ``deadline_s`` seconds; None: there are none.
-    ``detector``: its crops are the samples; None: frames are.
+    thread that decodes frames. ``trace_buffer``: has the traces; None: a new one, without export. ``limits``: None: the
+    defaults. ``miner``: judges predictions, or (``mines_first``) frames before inference; None: there is no mining.
+    ``escalation``: requests the next tier; None: there is none. ``peers``: may answer frames in place of the model,
+    each within ``deadline_s`` seconds; None: there are none. ``detector``: its crops are the samples; None: frames are.
 
     Attributes:
         intake: accepts the frames.
@@ -108,7 +108,8 @@ class EdgeWorker:
     async def drain(self, timeout_s: float) -> bool:
         """Answer the pending frames, then accept no more; wait at most ``timeout_s`` seconds.
 
-        Returns whether all results were delivered. In the last third, requests to the next tier are abandoned.
+        Returns whether all results were delivered. In the last third, requests to the next tier and to peers are
+        abandoned.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_s
@@ -122,10 +123,10 @@ class EdgeWorker:
 class RequestWorker:
     """Answers the requests on a channel: ``run`` until cancelled; ``drain`` before that.
 
-    ``slot``: the models. ``limits``: None: the defaults. ``advertiser``: publishes this worker's load; None: the intake
-    does, on the channel's load topic. ``escalation``: requests the next tier, for a worker that is a tier; None: there
-    is no next tier. ``miner``: judges predictions, or (``mines_samples``) samples before inference, for the escalation.
-    ``ledger``: counts escalations.
+    ``slot``: the models. ``limits``: None: the defaults. ``trace_buffer``: has the traces; None: a new one, without
+    export. ``advertiser``: publishes this worker's load; None: the intake does, on the channel's load topic.
+    ``escalation``: requests the next tier, for a worker that is a tier; None: there is no next tier. ``miner``: judges
+    predictions, or (``mines_samples``) samples before inference, for the escalation. ``ledger``: counts escalations.
 
     Attributes:
         intake: accepts the requests.

@@ -49,7 +49,10 @@ class SentRegions(Struct, frozen=True):
     edge: Prediction
 
     def joint(self, answer: Prediction) -> Prediction:
-        """Return both models' answers in one, in pixels of the frame. ``answer``: the big model's, of the layout."""
+        """Return both models' answers in one, in pixels of the frame. ``answer``: the big model's, of the layout.
+
+        Label, score and all other fields but boxes, landmarks, lines and features are those of ``answer``.
+        """
         big_answer = self._in_frame(answer)
         joined = _concatenate(big_answer, self._without_duplicates(self._outside(), big_answer.boxes or []))
         return msgspec.structs.replace(
@@ -106,10 +109,12 @@ class SentRegions(Struct, frozen=True):
         if not boxes or not big_boxes:
             return small_answer
         corners = corner_rows(big_boxes)
+        # the factors across and down, twice: for x1, y1 and for x2, y2
         regions = np.array([placement.region for placement in self.layout.placements], np.float64) * (self.factors * 2)
         contained = [
             (corners[:, :2] > region[:2]).all(axis=1) & (corners[:, 2:] < region[2:]).all(axis=1) for region in regions
         ]
+        # only boxes that reach the border of a region are compared
         crossing = np.flatnonzero(~np.any(contained, axis=0))
         best = sorted(crossing.tolist(), key=lambda index: -big_boxes[index].score)[:MAX_COMPARED]
         small = corner_rows(boxes).clip(-MAX_COORDINATE, MAX_COORDINATE)

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from halimede.regions.selection import BLOCK, FrameRegion, disjoint
+from halimede.regions.selection import BLOCK, FrameRegion, merge_overlapping
 
 #: sides of packed pictures, as fractions of the frame's
 CANVASES = (0.25, 0.375, 0.5, 0.75)
@@ -94,7 +94,7 @@ def lay_out(regions: Sequence[FrameRegion], width: int, height: int, least_share
     ``least_share``: least sides of the picture, as a fraction of the frame's. If the regions fit into no smaller
     picture, each stays where it is in the frame. The regions of a packed picture do not overlap.
     """
-    separate = disjoint(regions)
+    separate = merge_overlapping(regions)
     for share in CANVASES:
         if share < least_share:
             continue

@@ -63,14 +63,15 @@ def find_regions(boxes: Sequence[Box], width: int, height: int, rule: RegionRule
     return None if outermost is None else [FrameRegion(*row) for row in _merge(outermost).tolist()]
 
 
-def disjoint(regions: Sequence[FrameRegion]) -> list[FrameRegion]:
-    """Return regions that do not overlap: overlapping ones are replaced by their common rectangle."""
+def merge_overlapping(regions: Sequence[FrameRegion]) -> list[FrameRegion]:
+    """Return regions that do not overlap: those that overlap are replaced by their common rectangle."""
     return [FrameRegion(*row) for row in _merge(np.array(regions, np.int64), overlapping=True).tolist()]
 
 
 def covered_share(rows: Rows, width: int, height: int) -> float:
     """Return the fraction of a picture's blocks that rectangles cover; a block that several cover counts once."""
     across, down = -(-width // BLOCK), -(-height // BLOCK)
+    # the sums over the changes down and across are, for each block, the number of rectangles that cover it
     changes = np.zeros((down + 1, across + 1), np.int64)
     x1, y1, x2, y2 = (-(-rows // BLOCK)).T
     np.add.at(changes, (y1, x1), 1)
@@ -133,7 +134,7 @@ def _merge(rows: Rows, *, overlapping: bool = False) -> Rows:
         if overlapping:
             shared = np.minimum(rows[:, 2:], row[2:]) > np.maximum(rows[:, :2], row[:2])
             saved = np.where(shared.all(axis=1), 0, -1)
-        saved[index] = -1
+        saved[index] = -1  # a rectangle is not merged with itself
         best = int(saved.argmax())
         if saved[best] < 0:
             index += 1

@@ -35,7 +35,7 @@ SMALL_IDS, MAX_HASHES = 1 << 27, 200_000
 MAX_COMPARED = 250_000
 #: most boxes of a file that ``read_coco`` reads
 MAX_BOXES = 2_000_000
-#: the begin of the reason why an annotation with an empty box is unusable
+#: how the reason begins why an annotation with an empty box is unusable
 EMPTY_BOX = "its bbox is empty"
 #: the name of a file that has all boxes of its folder
 DEFAULT_FILE = "annotations.json"
@@ -65,6 +65,7 @@ class CocoAnnotation(msgspec.Struct):
     """An entry of ``annotations``, as far as it is read: an object in an image. Values may have any type.
 
     Attributes:
+        id: its own id, for errors.
         image_id: of an entry of ``images``.
         category_id: of an entry of ``categories``.
         bbox: x, y, width and height in pixels; empty or None: the annotation has no box.
@@ -118,9 +119,10 @@ class CocoFile:
         self._open_lists = partial(JsonLists, descriptor, size, name, on_bytes)
 
     def entries(self) -> Iterator[CocoImage | CocoAnnotation]:
-        """Yield the usable images, and the annotations whose image and category are in the file, after these.
+        """Yield the usable images, and the usable annotations of a file with categories.
 
-        Raises SampleFileError if the file is no COCO file or no valid JSON.
+        An annotation comes after its image and category, which must be in the file. Raises SampleFileError if the file
+        is no COCO file or no valid JSON.
         """
         has_early_annotations = False
         for list_name, first_index, entries in self._open_lists().entries(TYPES):
@@ -149,7 +151,10 @@ class CocoFile:
         return CATEGORIES in self._lists
 
     def _usable_images(self, list_name: str, first_index: int, entries: list[Any]) -> Iterator[CocoImage]:
-        """Record entries of images or categories, and yield the usable images. ``first_index``: of the first entry."""
+        """Record or report entries of images or categories; yield the usable images.
+
+        ``list_name``: IMAGES or CATEGORIES. ``first_index``: of the first entry in its list.
+        """
         for index, entry in enumerate(entries, first_index):
             reason = self._image_fault(entry) if list_name == IMAGES else self._category_fault(entry)
             if reason:
@@ -164,7 +169,7 @@ class CocoFile:
                 yield entry
 
     def _annotations(self, first_index: int, entries: list[Any]) -> Iterator[CocoAnnotation]:
-        """Yield the usable annotations. ``first_index``: of the first entry in its list."""
+        """Yield the usable annotations, and report others. ``first_index``: of the first entry in its list."""
         for index, entry in enumerate(entries, first_index):
             if reason := self._annotation_fault(entry):
                 id_text = f" (id {entry.id})" if entry is not None and is_id(entry.id) else ""
@@ -209,12 +214,13 @@ class _Ids:
     """A set of ids in bounded memory: bits for small numbers, hashes for all other ids."""
 
     def __init__(self) -> None:
+        #: a bit for each id below SMALL_IDS, the hashes of other ids, and whether all of these were stored
         self._bits = bytearray()
         self._hashes: set[int] = set()
         self._is_complete = True
 
     def add(self, id_: Any) -> bool:
-        """Add an id; return whether it is new."""
+        """Add an id; return whether it is new. An id that cannot be stored is new each time."""
         if isinstance(id_, float):
             id_ = int(id_)
         if isinstance(id_, int) and 0 <= id_ < SMALL_IDS:
@@ -300,11 +306,12 @@ def annotation_files(folder: Path, files: Iterable[Path]) -> list[Path]:
 
 
 def read_coco(folder: Path, files: Iterable[Path], limit: int) -> list[PictureSample]:
-    """Return the pictures of COCO files with their boxes, in their order. Raises SampleFileError and OSError.
+    """Return the pictures of COCO files with their boxes, ordered by ``rank``. Raises SampleFileError and OSError.
 
-    ``folder``: of the dataset. ``limit``: most images of a file. Crowds and annotations without a box, or with an empty
-    one, are left out, because no answer can be compared with them. A file in which no annotation has a box is refused,
-    because every answer of a detector would count as wrong.
+    ``folder``: of the dataset. ``limit``: most images of a file. A file whose images are all in files of a lower rank
+    is left out. Crowds and annotations without a box, or with an empty box, are left out, because no answer can be
+    compared with them. A file in which no annotation has a box is refused, because every answer of a detector would
+    count as wrong.
     """
     contents = [_read(folder, file, limit) for file in files]
     samples: list[PictureSample] = []

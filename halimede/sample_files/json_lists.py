@@ -19,7 +19,7 @@ import msgspec
 from halimede.sample_files.rules import SampleFileError
 from halimede.sample_files.text_blocks import NOT_UTF8, is_utf16
 
-#: most characters of one entry
+#: bytes from which on an incomplete entry is refused
 MAX_ENTRY = 4 * 1024 * 1024
 #: most and least bytes of a window
 MAX_WINDOW, MIN_WINDOW = 256 * 1024, 4 * 1024
@@ -28,7 +28,7 @@ MAX_END_TRIES = 4
 #: bytes that are read at once to find the next token, or the position of an error
 BLOCK = 64 * 1024
 _SPACE = re.compile(rb"[ \t\r\n]*")
-#: bytes of a character after its first one
+#: all values of a character's bytes after its first one: they do not count as characters
 _CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
 
 
@@ -45,16 +45,18 @@ class JsonLists:
         self._name = name
         self._on_bytes = on_bytes
         self._scan_value = json.JSONDecoder().raw_decode
+        #: bytes of the file from ``_buffer_offset`` on; ``_position``: index in the buffer of the next byte to parse
         self._buffer = b""
         self._position = 0
         self._buffer_offset = 0
+        #: bytes that the next window has at most
         self._window = MAX_WINDOW
 
     def entries(self, types: Mapping[str, type[msgspec.Struct]]) -> Iterator[tuple[str, int, list[Any]]]:
         """Yield the entries of the lists in ``types``, some at a time: list name, index of the first one, entries.
 
         ``types``: the struct of an entry, by the name of the list. An entry that is no object is None. Raises
-        SampleFileError if the file is no JSON object, or one of the lists is none.
+        SampleFileError if the file is no JSON object, or the value of such a name is no list.
         """
         self._begin()
         if self._peek() == b"}":
@@ -89,7 +91,10 @@ class JsonLists:
         self._position += 1
 
     def _list(self, name: str, entry_type: type[msgspec.Struct] | None) -> Iterator[tuple[int, list[Any]]]:
-        """Read a list; yield its entries, some at a time, with the index of the first one, if there is a type."""
+        """Read a list; yield its entries, some at a time, with the index of the first one.
+
+        ``entry_type``: their struct; None: nothing is yielded. Raises SampleFileError.
+        """
         self._position += 1
         if self._peek() == b"]":
             self._position += 1
@@ -167,7 +172,10 @@ class JsonLists:
             window *= 2
 
     def _fill(self, size: int) -> int:
-        """Read until the buffer has at least ``size`` bytes from the position on; return how many bytes were read."""
+        """Read once, up to ``size`` bytes from the position on; return how many bytes were read.
+
+        0: the buffer has them already, or the file ends.
+        """
         missing = size - (len(self._buffer) - self._position)
         offset = self._buffer_offset + len(self._buffer)
         if missing <= 0 or offset >= self._size:

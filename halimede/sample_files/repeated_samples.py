@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-#: most samples that are remembered, at 130 bytes each; those of further files are not
+#: most samples that are remembered, at 130 bytes each; the samples of a file that exceeds it are not
 MAX_REMEMBERED = 500_000
 
 
@@ -22,14 +22,14 @@ class RepeatedSamples:
     def __init__(self) -> None:
         self.message = ""
         self._number = 0
-        #: the first file of each sample, by scope
+        #: by scope, the last file of each sample
         self._files: dict[str, dict[int, str]] = {}
 
     def add(self, name: str, scope: str, samples: Sequence[int], *, is_view: bool = False) -> bool:
-        """Add the samples of the file ``name``; return whether they count.
+        """Add the samples of the file ``name``; return whether they count. Sets ``message`` if they count twice.
 
-        Those of a view do not count if other files list all of them. ``scope``: where the samples are, because equal
-        hashes in two scopes are different samples.
+        The samples of a view do not count if other files list all of them. ``scope``: where the samples are, because
+        equal hashes in two scopes are different samples.
         """
         files = self._files.setdefault(scope, {})
         repeated = [file for sample in samples if (file := files.get(sample))]

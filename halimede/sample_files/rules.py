@@ -5,7 +5,7 @@
 | hidden files and folders | ``halimede.hidden_names``: `.ipynb_checkpoints`, `._a.jpg`, `__MACOSX`, `Thumbs.db`, ... |
 | folders that are no class | splits (``SPLITS``), and folders that only divide pictures from labels (``CONTAINERS``) |
 | line ends of text | LF, CR LF and CR |
-| separator of a table | stated by a first line `sep=;`; else the most frequent one outside of quotes in that line |
+| separator of a table | stated by a line `sep=;`, else the most frequent one of the first line outside of quotes |
 | comma between digits | in a first line with `;` it is a decimal comma |
 | first line of a table | no header if it has numbers only, the last column apart, which may hold a class |
 | class of a row | the column with the best name of ``CLASS_COLUMNS``; without a header the last column |

@@ -218,7 +218,7 @@ class TableRow:
 
     Attributes:
         line_number: of its last line in the file, from 1.
-        fields: of its columns.
+        fields: the text of each column.
         fault: what is wrong with the row; empty: nothing.
 
     """

@@ -16,7 +16,7 @@ from halimede.sample_files.tables import TableRow, read_rows
 NAME = "metadata.csv"
 #: the names of its columns
 FILE, TEXT = "file_name", "text"
-#: most bytes of the table, and most characters of one text, as of the label of an answer
+#: most bytes of the table, and most characters of one of its fields: a label of an answer has as many
 MAX_BYTES, MAX_TEXT = 64 * 1024 * 1024, 1024
 
 

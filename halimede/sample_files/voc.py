@@ -75,7 +75,7 @@ def find_picture(folder: Path, annotation: Path, picture: str) -> Path | None:
     """Return the path of the picture of an annotation file; None: it does not exist.
 
     ``folder``: of the dataset. ``picture``: the name in the annotation, which programs write with or without folders,
-    without an ending, or as an absolute path of another machine. The annotation's own name is tried last.
+    without an ending, or as an absolute path of another machine. In each folder the annotation's own name comes last.
     """
     layout = layout_folder(annotation)
     inside = annotation.relative_to(layout / ANNOTATIONS if layout else folder)
@@ -95,7 +95,7 @@ def find_picture(folder: Path, annotation: Path, picture: str) -> Path | None:
 
 
 def _with_endings(path: Path) -> list[Path]:
-    """Return a path with the ending of a picture alone, any other path with each of these endings."""
+    """Return a path that has the ending of a picture; any other path with each of ``PICTURE_ENDINGS``."""
     if path.suffix.lower() in PICTURES:
         return [path]
     return [path.with_name(path.name + ending) for ending in PICTURE_ENDINGS]
@@ -147,9 +147,11 @@ class VocAnnotation:
     parser: expat.XMLParserType = field(default_factory=expat.ParserCreate)
     boxes: list[LabelledBox] = field(default_factory=list)
     picture: str = ""
+    #: the open elements from the root on, the texts of ended elements by path, and the text of the innermost one
     _path: list[str] = field(default_factory=list)
     _values: dict[str, str] = field(default_factory=dict)
     _text: str = ""
+    #: how many objects have ended
     _objects: int = 0
 
     def __post_init__(self) -> None:
@@ -179,7 +181,7 @@ class VocAnnotation:
             self._text += text[:MAX_TEXT]
 
     def _end(self, _: str) -> None:
-        """Handle the end of an element: keep its text, or add the object. Raises SampleFileError."""
+        """Handle the end of an element: store its text, add the object, or check the size. Raises SampleFileError."""
         path, text = "/".join(self._path), self._text.strip()
         self._path.pop()
         self._text = ""

@@ -47,7 +47,7 @@ def agreement(*, easy: int, audited: int, agreed: int, uploaded: int = 0, overru
     unknown, and they are not a random choice.
 
     Args:
-        easy: samples that the edge answered.
+        easy: easy samples, which the edge answered alone.
         audited: the easy samples that the big model answered as well.
         agreed: the audited samples with equal answers of both models.
         uploaded: samples that the big model answered.

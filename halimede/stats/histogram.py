@@ -1,6 +1,7 @@
 """Latency histograms that can be added up: logarithmic buckets of 5 % (DDSketch, arXiv 1908.10693).
 
-Bucket ``i`` counts the values above 1.05^(i-1) and up to 1.05^i milliseconds.
+Bucket ``i`` counts the values above 1.05^(i-1) and up to 1.05^i milliseconds; the outermost buckets count all smaller
+and all larger values as well.
 """
 
 from __future__ import annotations

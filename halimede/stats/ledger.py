@@ -76,6 +76,7 @@ class Ledger:
         self._map: mmap.mmap | None = None
         self._cells: memoryview = memoryview(b"")
         self._started = ""
+        #: counts of ``follow``: the count, the function of its total, and the total at the last ``catch_up``
         self._followed: list[tuple[Count, Callable[[], int], int]] = []
 
     def __enter__(self) -> Self:
@@ -144,7 +145,10 @@ class Ledger:
         return lost
 
     def info(self) -> TaskInfo:
-        """Return the counts as the worker reports them. ``inference_number``: answers that the broker acknowledged."""
+        """Return the counts as the worker reports them. ``inference_number``: answers that the broker acknowledged.
+
+        Updates the counts of ``follow``, and writes counts that are only in memory to the file, if there is space now.
+        """
         self.catch_up()
         self._retry()
         answered = self[Count.ANSWERED]

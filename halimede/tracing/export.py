@@ -24,7 +24,8 @@ from halimede.tracing.record import Batch, Exporter, FrameRecord
 
 log = structlog.get_logger()
 
-#: most records that wait, and most that are exported at once: few, because the event loop waits meanwhile
+#: most records that wait, and most that are exported at once: few, because the event loop waits for the interpreter's
+#: lock while the thread converts them
 MAX_QUEUED, MAX_EXPORTED = 2048, 32
 #: seconds between two checks of the queue, and between two warnings
 CHECK_PERIOD_S, WARNING_PERIOD_S = 1.0, 60.0
@@ -161,7 +162,7 @@ class Pump:
                     return
 
     def _export(self, items: Sequence[FrameRecord | Batch]) -> None:
-        """Send records; count and log them if the collector does not accept them."""
+        """Send records; count them as lost if the collector does not accept them, and log that at intervals."""
         try:
             accepted, error = self._sink.export(items), "the collector did not take them"
         except Exception as failure:  # noqa: BLE001 (an unexpected error here must cost only traces, not the thread)

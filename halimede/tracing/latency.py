@@ -90,10 +90,10 @@ class CloudTimes:
     """Distributions at a cloud worker, in milliseconds except for ``batch``.
 
     Attributes:
-        queue: of each request: from its arrival until its model call began.
-        decode: of each request: the decoding of its picture.
+        queue: of each request: from its queueing until its decoding or, without decoding, its model call began.
+        decode: of each request: decoding and pre-processing.
         compute: of each model call: its duration.
-        total: of each request: from its arrival until the broker accepted the reply.
+        total: of each request: from its arrival until the broker acknowledged the reply, or the reply was given up.
         batch: of each model call: its number of samples.
 
     """

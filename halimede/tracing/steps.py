@@ -20,13 +20,14 @@ PUBLISH: Kind = ("publish", ("camera", "heard"))
 
 #: from a frame's arrival until there was a free slot for it; ``file``: its name, if it came from a folder
 RECEIVE: Kind = ("receive", ("camera", "bytes", "encoding", "file"))
-#: until it was the model's input, the wait for the decoder included; its picture was decoded at 1/``scale`` of its size
+#: decoding and pre-processing, here with the wait for the decoder, in the cloud without; the picture was decoded at
+#: 1/``scale`` of its size
 DECODE: Kind = ("decode", ("scale",))
 #: the wait for the model
 WAIT: Kind = ("wait", ())
 #: the model call; ``batch``: its number of samples
 MODEL: Kind = ("model", ("batch",))
-#: the decision whether the sample is hard; ``score``: its hardness
+#: the decision whether the sample is hard; ``score``: of the model's answer, 0 without one
 MINE: Kind = ("mine", ("hard", "score"))
 #: recognition in the boxes of the detector: the crops, the hard ones, and those that the cloud answered
 CROPS: Kind = ("crops", ("count", "hard", "cloud"))
@@ -45,7 +46,7 @@ RESULT: Kind = ("result", ("by", "hard", "label"))
 
 #: from a request's arrival until it was checked and queued; ``sender``: the worker that sent it
 ARRIVE: Kind = ("receive", ("sender", "bytes", "encoding"))
-#: the wait for its model call
+#: the wait until its decoding began or, without decoding, its model call
 QUEUE: Kind = ("queue", ())
 #: the model call; ``batch``: its number of samples
 COMPUTE: Kind = ("compute", ("batch",))

@@ -60,7 +60,7 @@ SETTLE_S = 5.0
 FETCH_AGAIN_S = 1.0
 #: seconds between two publications of an unchanged round
 HEARTBEAT_S = 10.0
-#: different reasons that are counted
+#: most different reasons that are counted
 MOST_REASONS = 64
 #: reason of a job that waits for trainers
 TOO_FEW = "TooFewTrainers"
@@ -75,11 +75,11 @@ class AggregatorMemory(Struct, kw_only=True):
 
     Attributes:
         job: identity of the training: the life of its resource, and its run.
-        epoch: number of the aggregator's process, and of repeated rounds.
+        epoch: counts the aggregator's processes and the repeated rounds.
         number: the round that is open or comes next.
         invited: the trainers of the open round; empty: none is open.
         counted: the trainers whose updates made ``weights``.
-        weights: file of the present weights; ``specs``: their tensors.
+        weights: file of the present weights.
         specs: names, types and shapes of the weights.
         change: file of the compressed change that made them; empty if the job has no compression.
         base: digest of the weights before that change.
@@ -88,7 +88,7 @@ class AggregatorMemory(Struct, kw_only=True):
         state_specs: its tensors.
         metrics: means of the trainers' metrics in the last round that was evaluated.
         evaluated: the number of that round; 0: none was evaluated.
-        dropped: counts of updates that did not count, by reason.
+        dropped: counts of refused and of clipped updates, and of repeated rounds, by reason.
         reason: why the job is done; empty: it is not done.
         model: file of the final model (ONNX).
         bytes: bytes of tensors that the job's processes have sent and received.
@@ -138,7 +138,9 @@ class Aggregator:
         self._checkpoint = Checkpoint(worker.state / FOLDER, AggregatorMemory)
         self._memory = AggregatorMemory(job=settings.identity)
         self._earlier = EarlierWeights(worker.state / TRAINED)
+        #: the present weights; empty before the first ones
         self._weights: Weights = {}
+        #: bytes of each offered file, by digest
         self._sizes: dict[str, int] = {}
         self._exchange = TensorExchange(bus, worker.namespace, worker.service, worker.worker)
         address = topics.TRAINING_ROUND.at(**self._names)
@@ -150,6 +152,7 @@ class Aggregator:
         self._round = Round(settings.identity)
         #: set when a state has changed, or an invited trainer was accepted or refused
         self._changed = asyncio.Event()
+        #: bytes of tensors that earlier processes have sent and received
         self._bytes_before = 0
         #: seconds of the last round, and updates that were received, for metrics
         self._round_s = 0.0
@@ -158,13 +161,13 @@ class Aggregator:
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
         """Run the job until ``stop`` is set; after its last round, serve its model. ``ready``: called once it runs.
 
-        Raises CheckpointError if its checkpoint cannot be read, BusError, and in an ExceptionGroup WorkerError if the
-        user's trainer fails or the weights diverge.
+        Raises CheckpointError if its checkpoint cannot be read, OSError if it cannot be written, BusError, and in an
+        ExceptionGroup WorkerError if the user's trainer fails or the weights diverge.
         """
         await asyncio.to_thread(self._restore)
         await self._exchange.start()
         self._reporter.training = self._progress
-        await self._bus.subscribe(topics.TRAINER_STATE.filter(**self._names), self._on_state, cleared=self._cleared)
+        await self._bus.subscribe(topics.TRAINER_STATE.filter(**self._names), self._on_state, cleared=self._on_cleared)
         await self._exchange.run_party(self._publisher, self._rounds(), ready, stop)
 
     async def _rounds(self) -> None:
@@ -189,7 +192,10 @@ class Aggregator:
     # --- one round ------------------------------------------------------------------------------------------------
 
     async def _invite(self) -> list[str]:
-        """Wait for enough trainers, without a deadline; return the names of those of the next round."""
+        """Wait for enough trainers, without a deadline; return the names of those of the next round.
+
+        Publishes and reports while there are too few.
+        """
         job, memory, loop = self._settings.job, self._memory, asyncio.get_running_loop()
         settled = 0.0 if self._round.number else math.inf
         while True:
@@ -209,7 +215,7 @@ class Aggregator:
             await self._wait(settled)
 
     async def _begin(self) -> None:
-        """Make the first weights, for the samples that most trainers have. Raises WorkerError."""
+        """Make and store the first weights, for the samples that most trainers have. Raises WorkerError."""
         shape = round_plan.sample_shape(self._states, self._memory.job)
         result = await run_step(self._settings, "initial", shape=shape)
         if result.reason:
@@ -300,7 +306,10 @@ class Aggregator:
         self._touch()
 
     async def _conclude(self) -> None:
-        """Make the next weights of the round's updates; without enough updates, the round is repeated."""
+        """Make the next weights of the round's updates, or end the job; with too few updates, the round is repeated.
+
+        Raises WorkerError if the weights diverge.
+        """
         memory, job, ended = self._memory, self._settings.job, self._round
         memory.invited, ended.phase = [], "waiting"
         if not ended.has_enough(job.min_clients):
@@ -338,7 +347,10 @@ class Aggregator:
             raise WorkerError("Diverged", text) from error
 
     def _compress(self, aggregated: Weights) -> Weights:
-        """Store a compressed change towards the aggregated weights; return the weights that trainers make with it."""
+        """Store a compressed change towards the aggregated weights; return the weights that trainers make with it.
+
+        Raises WeightsError if they are not finite.
+        """
         memory, feedback = self._memory, ErrorFeedback(self._settings.job.compression)
         if memory.residual:
             feedback.residual = decode(self._checkpoint.read(memory.residual), memory.specs)
@@ -361,7 +373,7 @@ class Aggregator:
     # --- states -----------------------------------------------------------------------------------------------------
 
     async def _on_state(self, delivery: Delivery[TrainerState]) -> None:
-        """Record the state of a trainer, if it is one of the job's trainers on its own node."""
+        """Record the state of a trainer, if it is one of the job's trainers on its own node; otherwise count it."""
         name = delivery.names["trainer"]
         if self._settings.job.trainers.get(name) != delivery.names["node"]:
             self._count(UpdateVerdict.NOT_INVITED)
@@ -370,7 +382,7 @@ class Aggregator:
         self._states[name] = delivery.body
         self._changed.set()
 
-    async def _cleared(self, names: Mapping[str, str]) -> None:
+    async def _on_cleared(self, names: Mapping[str, str]) -> None:
         """Forget the state of a trainer that has ended. Its update counts if it was fetched."""
         if self._settings.job.trainers.get(names["trainer"]) == names["node"]:
             self._states.pop(names["trainer"], None)
@@ -396,7 +408,7 @@ class Aggregator:
             self._reporter.set("running", TOO_FEW if text else "", text)
 
     def _count(self, reason: str) -> None:
-        """Count an update that does not count, or an event, by its reason."""
+        """Count a refused or clipped update, or a repeated round, by its reason; new reasons up to MOST_REASONS."""
         if reason in self._memory.dropped or len(self._memory.dropped) < MOST_REASONS:
             self._memory.dropped[reason] = self._memory.dropped.get(reason, 0) + 1
 
@@ -477,7 +489,10 @@ class Aggregator:
     # --- the checkpoint: blocking ---------------------------------------------------------------------------------
 
     def _restore(self) -> None:
-        """Continue with the checkpoint of this job, under the next epoch. Raises CheckpointError."""
+        """Continue with the checkpoint of this job, if there is one, under the next epoch.
+
+        Raises CheckpointError, OSError.
+        """
         memory = self._checkpoint.load()
         if memory and memory.job == self._memory.job:
             self._memory = memory
@@ -515,7 +530,7 @@ class Aggregator:
         self._offer()
 
     def _offer(self) -> None:
-        """Offer the weights, their change and the model to the trainers."""
+        """Offer the weights, their change and the model to the trainers. Raises OSError if a file is missing."""
         offered = {digest: self._checkpoint.folder / digest for digest in self._memory.offered}
         self._sizes = {digest: path.stat().st_size for digest, path in offered.items()}
         self._exchange.offered = offered

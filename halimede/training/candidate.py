@@ -31,7 +31,7 @@ from halimede.training.kept_data import KeptData
 CALIBRATED = 1000
 #: groups of held-out samples in the evidence, the largest ones
 MOST_GROUPS = 256
-#: characters of a calibration
+#: most characters of a calibration: a longer one is left out
 MOST_CALIBRATION = 65_536
 #: reference samples that both models answer
 MOST_REFERENCE = 2000
@@ -40,7 +40,7 @@ MOST_REFERENCE = 2000
 def compare_models(
     candidate: Path, present: str, spec: ModelSpec, samples: KeptData, reference: NodeData | None
 ) -> Evidence:
-    """Compare a candidate with the present model; what fails in the candidate is part of the evidence.
+    """Return the comparison of a candidate with the present model; what fails in the candidate is part of it.
 
     Args:
         candidate: the candidate's file.
@@ -56,7 +56,7 @@ def compare_models(
         pixels=list(unseen_reference.samples[:MOST_REFERENCE]) if unseen_reference else (),
         labels=[labels[i] for i in unseen_reference.labels[:MOST_REFERENCE]] if unseen_reference else (),
     )
-    with contextlib.closing(_present(present, spec)) as present_model:
+    with contextlib.closing(_open_present(present, spec)) as present_model:
         return compare(lambda: open_file(candidate, spec), present_model, samples.judged, samples.stream, drawn)
 
 
@@ -98,7 +98,10 @@ def calibrate_candidate(candidate: Path, spec: ModelSpec, samples: KeptData) -> 
 def compare_step(
     candidate: Path, present: str, spec: ModelSpec, samples: KeptData, reference: NodeData | None
 ) -> tuple[str, str]:
-    """Return the evidence and the calibration (empty: none), both as JSON. Arguments as of ``compare_models``."""
+    """Return the evidence and the calibration (empty: none), both as JSON. Arguments as of ``compare_models``.
+
+    Raises HalimedeError if the present model cannot be opened.
+    """
     evidence = compare_models(candidate, present, spec, samples, reference)
     artefact = None
     if not evidence.error:
@@ -112,7 +115,7 @@ def compare_step(
     return msgspec.json.encode(evidence).decode(), calibration if len(calibration) <= MOST_CALIBRATION else ""
 
 
-def _present(path: str, spec: ModelSpec) -> FileModel:
+def _open_present(path: str, spec: ModelSpec) -> FileModel:
     """Return the present model, opened from a file or a folder. Raises ModelError, FetchError."""
     file, form = Path(path), format_of(spec.format)
     return open_file(model_file(file, form) if form and file.is_dir() else file, spec)

@@ -45,7 +45,7 @@ from halimede.training.weights import Weights, WeightsError, check_finite, diffe
 
 #: kinds of tasks that need no samples
 WITHOUT_SAMPLES = frozenset({"initial", "export"})
-#: characters of a result's message; its metrics, and characters of their names
+#: most characters of a result's message; most metrics of it, and most characters of their names
 MAX_TEXT, MAX_METRICS, MAX_KEY = 1000, 32, 64
 #: divisor: kept samples may take 1/8 of a step's memory; the training set takes as much, its copies three times that
 PART_OF_MEMORY = 8
@@ -54,8 +54,8 @@ PART_OF_MEMORY = 8
 def main() -> None:
     """Carry out tasks until the worker closes the connection.
 
-    The command line has the worker's process id, cores, 1 if the process is promised a share of a core, and the most
-    bytes of memory and of a written file.
+    The arguments of the command line are numbers: the worker's process id, the cores, 1 if the process is promised a
+    share of a core (else 0), most bytes of memory, and most bytes of a written file.
     """
     parent, cores, has_share, memory_bytes, written_bytes = map(int, sys.argv[1:])
     if not end_with_parent(parent):
@@ -78,7 +78,7 @@ def main() -> None:
 def _step(connection: socket.socket, samples: SampleCache, task_file: int, output: int, errors: int) -> int:
     """Carry out one task in a forked process; return its exit code (negative: the signal that ended it).
 
-    The last three arguments are descriptors of the task's files, of which this function closes two.
+    The last three arguments are descriptors of the task's files, which this function closes.
     """
     for stream in (1, 2):
         os.dup2(errors, stream)  # what the trainer prints must not go into the result
@@ -200,7 +200,10 @@ def _compare(task: TrainingTask, spec: ModelSpec) -> TrainingResult:
 def _train(
     task: TrainingTask, trainer: Trainer, node_data: NodeData, weights: Weights
 ) -> tuple[bytes, dict[str, float]]:
-    """Train weights; return the file of the change that the training made to them, and the trainer's metrics."""
+    """Train weights; return the file of the change that the training made to them, and the trainer's metrics.
+
+    Raises WeightsError if the trained weights are other tensors or not finite, and what the trainer raises.
+    """
     data: TrainingData = replace(node_data.train, seed=task.seed, parameters=task.round_parameters)
     trained, metrics = trainer.train(data, _copy(weights))
     delta = difference(trained, weights)

@@ -56,7 +56,7 @@ class TrainingProcess:
         """Run one step and return its result; a failure is a result with a reason.
 
         ``more``: further fields of its ``TrainingTask``, such as ``weights`` and their ``specs`` for ``train``, or
-        ``shape`` for ``initial``. The process ends if the step fails or is cancelled.
+        ``shape`` for ``initial``. If the step fails or is cancelled, ``close`` ends the process.
         """
         settings, limits = self._settings, self._settings.job.limits
         task = TrainingTask(
@@ -171,7 +171,7 @@ def _start(
 
 def most_bytes(specs: Sequence[TensorSpec]) -> int:
     """Return the most bytes of a result with tensors of these specs; without specs, those of any first weights."""
-    return MORE_BYTES + (2 * size_limit(specs) if specs else 1024**3)
+    return MORE_BYTES + (2 * size_limit(specs) if specs else MAX_WEIGHTS)
 
 
 def verdict(code: int | None, output: bytes, errors: str, task: TrainingTask) -> TrainingResult:

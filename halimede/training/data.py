@@ -23,7 +23,7 @@ from halimede.inference.decoding import decoding_of
 from halimede.picture_files import changed_ns, files_below
 from halimede.training.trainer import TrainingData
 
-#: one of so many samples is held out
+#: about one of so many samples is held out
 HELD_OUT_ONE_OF = 5
 #: samples whose files changed so shortly before they were read are read again: clocks of files are coarse
 RECENT_NS = 2_000_000_000

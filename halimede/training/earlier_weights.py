@@ -30,9 +30,10 @@ class EarlierWeights:
         self._folder = folder
 
     def keep(self, digest: str, content: bytes) -> None:
-        """Keep the weights of a model: a file of tensors with its digest. The oldest ones are removed.
+        """Store the weights of a model. Only those of the last MOST_FILES models stay.
 
-        If they cannot be written, a warning is logged, and the next training begins with other weights.
+        ``digest``: of the model's own file; ``content``: the weights as a file of tensors. If they cannot be written, a
+        warning is logged, and the next training begins with other weights.
         """
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -43,7 +44,10 @@ class EarlierWeights:
             log.warning("weights not kept", folder=str(self._folder), error=error.strerror)
 
     def read(self, version: str, specs: list[TensorSpec]) -> Weights | None:
-        """Return the weights of the model of this version; None if they are missing or have other tensors."""
+        """Return the weights of the model of this version; None without a version, or if they are missing.
+
+        If they cannot be read, or have other tensors than ``specs``, a warning is logged, and None is returned.
+        """
         path = self._folder / version[-DIGEST_CHARACTERS:]
         if not version or not path.is_file():
             return None
@@ -57,7 +61,8 @@ class EarlierWeights:
 def first_weights(job: JobSettings, earlier: EarlierWeights, initial: TrainingResult) -> Weights:
     """Return the weights of the present version, else of the job's file, else of the trainer's class. Blocks.
 
-    ``initial``: the result of the trainer's step ``initial``. Raises WorkerError if the weights cannot be used.
+    ``initial``: the result of the trainer's step ``initial``. Raises WorkerError if the job's file or the weights of
+    the class cannot be used.
     """
     path = job.initial_weights
     if weights := earlier.read(job.base, initial.specs):

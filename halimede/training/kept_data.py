@@ -278,7 +278,7 @@ def _of_one_shape(samples: list[_ReadSample]) -> list[_ReadSample]:
 
 
 def _arrays(samples: list[_ReadSample], index: dict[str, int], like: TrainingData | None = None) -> TrainingData:
-    """Return samples as arrays. ``index``: that of each class; ``like``: gives shape and types without samples."""
+    """Return samples as arrays. ``index``: the index of each class; ``like``: gives shape and types without samples."""
     if not samples and like is not None:
         return TrainingData(like.samples[:0], like.labels[:0], len(index))
     labels = np.array([index[sample.settled.label or ""] for sample in samples], np.int64)

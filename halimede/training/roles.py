@@ -57,7 +57,7 @@ def _prepare_trainer(environ: Mapping[str, str], own_estimator: bool) -> tuple[W
 
 
 def aggregator(settings: TrainingSettings) -> RoleJob:
-    """Return the job of an aggregator. Raises InvalidFieldError for an unknown aggregation."""
+    """Return the job of an aggregator. Raises InvalidFieldError for an unknown aggregation or invalid parameters."""
     create(settings.job.aggregation, settings.job.aggregation_parameters)
     run = partial(_run_party, settings, Aggregator)
     return RoleJob(run, opener=NullModelOpener(), owner_kind=OWNER_KIND)

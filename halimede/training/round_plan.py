@@ -36,6 +36,7 @@ class UpdateVerdict(StrEnum):
     EVALUATED = "Evaluated"
     #: the trainer cannot take part, for a reason in the state
     DECLINED = "Declined"
+    #: its trainer was not invited
     NOT_INVITED = "NotInvited"
     #: its update is for an earlier round
     LATE = "Late"
@@ -176,7 +177,7 @@ def invite(names: Sequence[str], number: int, seed: int) -> tuple[str, ...]:
 
 def round_seed(job_seed: int, number: int) -> int:
     """Return the seed of round ``number``: the same in each process."""
-    return (job_seed * 1_000_003 + number) % 2**32
+    return (job_seed * 1_000_003 + number) % 2**32  # the factor exceeds any number of rounds: jobs share no seeds
 
 
 def update_identity(state: TrainerState) -> StateIdentity:
@@ -185,7 +186,10 @@ def update_identity(state: TrainerState) -> StateIdentity:
 
 
 def trainer_weights(samples: Mapping[str, int]) -> dict[str, int]:
-    """Return the weight of each trainer: its samples, at most ``SAMPLES_TIMES_MEDIAN`` times the median."""
+    """Return the weight of each trainer: its samples, at most ``SAMPLES_TIMES_MEDIAN`` times the median; at least 1.
+
+    ``samples``: by trainer, at least one.
+    """
     most = int(SAMPLES_TIMES_MEDIAN * median(samples.values()))
     return {name: max(1, min(number, most)) for name, number in samples.items()}
 

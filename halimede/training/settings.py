@@ -34,16 +34,16 @@ class JobSettings(Struct, rename="camel", kw_only=True, frozen=True, forbid_unkn
         initial_weights: path of a file of tensors on the aggregator's node to begin with; empty: those of the trainer.
         aggregation: name of the algorithm that makes new weights of the updates.
         aggregation_parameters: its parameters.
-        compression: of updates and weights.
+        compression: of updates and of the changes of weights.
         rounds: the number of rounds.
         clients_per_round: trainers that are drawn for each round; 0: all.
         min_clients: updates that a round needs.
         round_deadline_s: seconds for the updates of a round.
         target: the metric at which the job ends earlier; None: it has none.
         run: identifies a training within the life of its resource: another run begins from the start.
-        seed: for all random numbers.
+        seed: determines all random numbers of the job.
         limits: of each step of the trainer, and the hours at which it may train.
-        cpu_share: the part of a core that each worker is promised; 0: none.
+        cpu_share: the share of a core (0..1) that each worker is promised; 0: none.
         since_s: in a learning loop: kept samples of services count from this time on, in seconds since 1970.
         base: in a learning loop: the version of the present model. If an earlier training of this job made it, its
             weights are the first ones.
@@ -77,9 +77,10 @@ class TrainingSettings:
     """The settings of one worker of a training job.
 
     Attributes:
-        worker: those that every worker has.
-        job: those of the job.
-        data: path of a trainer's samples: a data set, or the folder of the samples that a service keeps.
+        worker: the settings that every worker has.
+        job: the settings of the job.
+        data: path of a trainer's samples: a data set, or the folder of the samples that a service keeps; ``Path()``:
+            none, for an aggregator or a script, which has its samples itself.
         archive: path of the file with the trainer's class; empty: it is installed.
         reference: path of the first data set, if ``data`` are samples that a service keeps; empty: there is none.
 

@@ -15,7 +15,8 @@ from halimede.worker.status_reporter import StatusReporter
 async def promised_share(share: float, reporter: StatusReporter) -> AsyncIterator[None]:
     """Within the block, keep a share of one core (0..1) for this process and its children, by their priority.
 
-    While they get less, the worker reports STARVED. With a share of 0 nothing is done.
+    While they get less, the worker reports STARVED. With a share of 0 nothing is done; otherwise an exception of the
+    block leaves it in an ExceptionGroup.
     """
     if not share:
         yield

@@ -28,7 +28,7 @@ LIMITS = TransferLimits(connect_s=20.0, inactivity_s=20.0)
 
 
 class TensorExchange:
-    """Serves the files of one worker of a job, and fetches those of others.
+    """Serves the files of the worker ``name`` of a job in a namespace, and fetches those of others.
 
     Call ``start``, then ``run_party``, or ``serve`` in a task of its own.
 
@@ -74,7 +74,8 @@ class TensorExchange:
     ) -> None:
         """Serve files, publish a party's state and do its work until ``stop`` is set; then clear the state.
 
-        ``ready`` is called at the begin. Raises an ExceptionGroup with what the work raises.
+        ``ready`` is called at the begin. Setting ``stop`` cancels the work. Raises an ExceptionGroup with what the work
+        raises.
         """
         async with asyncio.TaskGroup() as group:
             party = group.create_task(work, name="training")

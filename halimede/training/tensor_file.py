@@ -21,7 +21,7 @@ from halimede.training.weights import Weights, WeightsError, bytes_of, check_fin
 
 #: the first bytes of a file
 MAGIC = b"HALTENS1"
-#: bytes of the header's length, which follows
+#: bytes, after MAGIC, of a big-endian integer: the header's length in bytes
 PREFIX = 4
 #: most bytes of the header for one tensor
 MAX_ENTRY = 320
@@ -55,7 +55,7 @@ _decoder = msgspec.msgpack.Decoder(_Header)
 
 
 def encode(weights: Mapping[str, NDArray[Any]]) -> bytes:
-    """Return the content of a file with all values of the weights. Raises WeightsError for tensors of other types."""
+    """Return the content of a file with all values of the weights. Raises WeightsError as ``specs_of``."""
     specs_of(weights)
     return _file([(TensorEntry(name, "all", t.dtype.name, t.size), (t,)) for name, t in weights.items()])
 
@@ -145,7 +145,7 @@ def _tensor(view: memoryview, at: int, entry: TensorEntry, spec: TensorSpec) -> 
     target_dtype, size = np.dtype(spec.dtype), math.prod(spec.shape)
     if entry.dtype != spec.dtype and not (entry.dtype == "float16" and target_dtype.kind == "f"):
         raise WeightsError("Shape", f"tensor {spec.name!r} holds {entry.dtype}, not {spec.dtype}")
-    if entry.count != size if entry.form == "all" else entry.count > size:
+    if entry.count > size or (entry.form == "all" and entry.count < size):
         raise WeightsError("Shape", f"tensor {spec.name!r} has {entry.count} values, not {size}")
     dtype = np.dtype(entry.dtype).newbyteorder("<")
     if entry.form == "all":

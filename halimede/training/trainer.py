@@ -39,7 +39,7 @@ FIELD = "spec.trainer.entry"
 SHOWN = 5
 #: group of the entry points of installed trainers
 GROUP = "halimede.trainers"
-#: methods that each job needs; ``initial_weights`` is needed only without a file of initial weights
+#: methods that are checked when a trainer is loaded; the aggregator also calls ``initial_weights``
 METHODS = ("train", "evaluate", "export")
 #: trainers of this package by their names
 BUILT_IN = {"Perceptron": "halimede.training.trainers.perceptron:Perceptron"}
@@ -70,9 +70,10 @@ class TrainingData:
 
 
 class Trainer(Protocol):
-    """Trains one kind of model. Each call is in a new process, so a trainer remembers nothing between calls.
+    """Trains one kind of model. Each step is in a new process, so a trainer remembers nothing between steps.
 
-    Methods may raise any exception; the worker reports it.
+    A step calls one method at most; only a step that trains calls ``evaluate``, then ``train``. Methods may raise any
+    exception; the worker reports it.
     """
 
     def initial_weights(self, shape: tuple[int, ...], classes: int) -> Weights:

@@ -47,7 +47,7 @@ from halimede.worker.status_reporter import StatusReporter
 
 log = structlog.get_logger()
 
-#: seconds until samples that could not be read are read again
+#: seconds until a trainer that cannot take part looks again whether it can
 READ_AGAIN_S = 30.0
 #: seconds until a trainer that fails may take part again
 FAILS_AGAIN_S = 3600.0
@@ -120,7 +120,7 @@ class TrainerWorker:
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
         """Take part in rounds until ``stop`` is set. ``ready``: called once it runs.
 
-        Raises CheckpointError if its checkpoint cannot be read, BusError.
+        Raises CheckpointError if its checkpoint cannot be read (once it runs, in an ExceptionGroup), BusError.
         """
         await asyncio.to_thread(self._restore)
         self._reporter.training = self._progress
@@ -177,7 +177,7 @@ class TrainerWorker:
             self._publish(reason=OUTSIDE_HOURS, message="training is not allowed at this hour")
             return
         description = await self._step("describe")
-        self._publish_samples(description)
+        self._set_samples(description)
         if description.reason:
             log.warning("samples not usable", reason=description.reason, message=description.message)
             self._publish(reason=description.reason, message=description.message)
@@ -192,10 +192,10 @@ class TrainerWorker:
             if body is not None:
                 await asyncio.to_thread(self._advance_residual, body)
                 if self._must_take_part(body):
-                    await self._until_superseded(body, self._take_part(body))
+                    await self._work_until_superseded(body, self._take_part(body))
                     continue
                 if self._settings.job.compares and body.model and body.model.digest != self._compared:
-                    await self._until_superseded(body, self._compare(body, body.model))
+                    await self._work_until_superseded(body, self._compare(body, body.model))
                     continue
             await self._changed.wait()
 
@@ -205,7 +205,7 @@ class TrainerWorker:
         is_published = (self._state.epoch, self._state.number) == (body.epoch, body.number)
         return body.state == "open" and name in body.invited and body.weights is not None and not is_published
 
-    async def _until_superseded(self, body: TrainingRound, work: Coroutine[Any, Any, None]) -> None:
+    async def _work_until_superseded(self, body: TrainingRound, work: Coroutine[Any, Any, None]) -> None:
         """Do the work for a round; cancel it once another round is published. Raises what the work raises."""
         task = asyncio.create_task(work, name=f"round {body.number}")
         try:
@@ -223,7 +223,7 @@ class TrainerWorker:
                 await task
 
     async def _take_part(self, body: TrainingRound) -> None:
-        """Publish an update for a round: the stored one if it is for this round, or a new one."""
+        """Publish an update for a round, the stored one if it is for this round, or a new one; or why there is none."""
         work = self._memory.work
         if work is not None and is_same_round(work, body):
             self._publish(body, self._memory.update)
@@ -244,7 +244,7 @@ class TrainerWorker:
             **samples,
         )
         if not result.reason:
-            self._publish_samples(result)
+            self._set_samples(result)
             result = await asyncio.to_thread(self._store_update, body, result)
         if result.reason:
             self._report_failure(body, result)
@@ -264,7 +264,10 @@ class TrainerWorker:
         return {"until_ns": newest_ns(data)}
 
     async def _compare(self, body: TrainingRound, model: TensorFile) -> None:
-        """Compare the model of a job that is done with the present one, and report the evidence or the failure."""
+        """Compare the model of a job that is done with the present one, and report the evidence or the failure.
+
+        The model is written to the file CANDIDATE.
+        """
         content = await self._fetch(body, model, most_bytes(body.specs))
         path = self._settings.worker.state / CANDIDATE
         try:
@@ -363,7 +366,10 @@ class TrainerWorker:
             memory.next_residual = self._checkpoint.add(encode(residual))
 
     def _advance_residual(self, body: TrainingRound) -> None:
-        """Once a later round shows whether the latest update has counted, keep the residual with or without it."""
+        """Once a later round shows whether the latest update has counted, store the residual with or without it.
+
+        Blocks.
+        """
         memory, work = self._memory, self._memory.work
         if work is None or not memory.next_residual or body.number <= work.number:
             return
@@ -377,7 +383,7 @@ class TrainerWorker:
             log.warning("residual not stored", error=str(error))
         self._memory = memory
 
-    def _publish_samples(self, description: TrainingResult) -> None:
+    def _set_samples(self, description: TrainingResult) -> None:
         """Put the number and the shape of samples into the state, which is published later."""
         self._state = msgspec.structs.replace(
             self._state,

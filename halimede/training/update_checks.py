@@ -18,7 +18,7 @@ NORM_TIMES_MEDIAN = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One trainer's update: ``delta`` is its weights minus those of the round; it weighs ``samples`` in a mean."""
+    """One trainer's update: ``delta`` is its weights minus those of the round; in a mean, ``samples`` is its weight."""
 
     trainer: str
     samples: int
@@ -28,7 +28,7 @@ class Update:
 def clip(updates: Sequence[Update]) -> tuple[list[Update], list[str]]:
     """Return the updates with limited norms, sorted by trainer, and the names of the trainers whose update was reduced.
 
-    ``updates``: at least one.
+    ``updates``: at least one. If the median norm is 0, none is reduced.
     """
     ordered = sorted(updates, key=lambda update: update.trainer)
     norms = [norm(update.delta) for update in ordered]

@@ -21,7 +21,7 @@ from halimede.messages.training import MOST_TENSORS, Dtype
 Weights = dict[str, NDArray[Any]]
 #: names of the element types that tensors may have
 DTYPES = frozenset(get_args(Dtype))
-#: bytes of one tensor, and of all tensors of a model
+#: most bytes of one tensor, and of all tensors of a model
 MAX_TENSOR, MAX_WEIGHTS = 256 * 1024**2, 1024**3
 
 

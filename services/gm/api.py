@@ -2,8 +2,8 @@
 
 Every request may be repeated: applying the same object again changes nothing, and deleting twice deletes once. A
 user's mistake is returned as an ApiError that names the field. GM sends a reply only to the topic of the requesting
-client. A list is cut to what fits into one message. On Kubernetes there is no editor, and edits are not allowed: users
-edit with kubectl.
+client. A list is cut to what fits into one message. On Kubernetes there is no editor: apply, delete, drain, uncordon
+and events are refused there, because users have kubectl.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ MARGIN = 64 * 1024
 EDITS = frozenset({"apply", "delete", "delete-node", "drain", "uncordon"})
 #: kept replies: their number, and the bytes of their requests
 MAX_CACHED, MAX_CACHED_BYTES = 256, 32 * 1024 * 1024
-#: requests that may wait in the queue
+#: most requests that wait to be answered
 QUEUE = 1000
 #: limit of one client: requests per second, and burst. A client that waits for its replies stays far below
 REQUESTS = (50.0, 200.0)
 #: the event's message about a client that sends too many requests
 STORM = "its requests exceed the limit of one client: GM does not answer the excess"
-#: the error of an edit on Kubernetes
+#: the error of an operation that needs an editor, on Kubernetes
 NO_EDITOR = ApiError(reason="NotAllowed", message="this global manager works on Kubernetes: use kubectl")
 #: reason and message of the event when a node is drained (True: it gets no workers any more) or uncordoned (False)
 MAINTENANCE_EVENTS = {
@@ -62,7 +62,10 @@ class UnknownNodeError(HalimedeError):
 
 
 class ApiServer(RpcServer[ApiRequest, ApiReply]):
-    """An ``RpcServer`` that answers users' requests. ``editor``: edits resources; None on Kubernetes."""
+    """An ``RpcServer`` that answers users' requests; the caller calls ``start``.
+
+    ``bus``: the connection for the requests. ``editor``: edits resources; None on Kubernetes.
+    """
 
     def __init__(self, bus: Bus, cluster: Cluster, plane: ControlPlane, editor: Editor | None) -> None:
         super().__init__(bus, API_REQUEST.filter(), API_REPLY, self._receive, too_large=_too_large, queue=QUEUE)
@@ -76,11 +79,11 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         self._budgets: RateLimit[str] = RateLimit(*REQUESTS)
         #: number of requests that were not answered, because their clients have sent too many
         self.refused = 0
-        #: durations of requests (ms), by operation and outcome
+        #: durations of requests (ms), by operation and outcome: OK, or the reason of the error
         self.answered: dict[tuple[str, str], Distribution] = {}
 
     async def _receive(self, delivery: Delivery[ApiRequest]) -> ApiReply | None:
-        """Return the reply to a request; None, and no reply is sent, if its client sends too many.
+        """Return the reply to a request; None if its client sends too many: an event is recorded, and no reply sent.
 
         A repeated delivery of an edit gets the first reply: it must not redo a change that was reverted in between.
         """
@@ -149,7 +152,10 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
                 return ApiReply(value=msgspec.to_builtins(self._plane.observer.manager_facts()))
 
     async def _apply(self, request: ApiRequest) -> ApiReply:
-        """Create or edit the object of a request, or return what that would do (``apply-dry-run``)."""
+        """Create or edit the object of a request, or return what that would do (``apply-dry-run``).
+
+        An unchanged resource is sent to its nodes again, so that they check its files now.
+        """
         if self._editor is None:
             return ApiReply(error=NO_EDITOR)
         resource = admit(_without_server_set(request.object))
@@ -177,7 +183,7 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
             raise InvalidFieldError("resource", f"{size} bytes", fix)
 
     async def _delete(self, key: Key) -> ApiReply:
-        """Request the deletion of a resource; one that only nodes hold is deleted there."""
+        """Request the deletion of a resource; if only nodes hold the resource, delete it there."""
         if self._editor is None:
             return ApiReply(error=NO_EDITOR)
         if self._cluster.get(key) is None and await self._plane.forget_orphan(key):
@@ -193,13 +199,14 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         return ApiReply(outcome="drained" if drained else "uncordoned", value=value)
 
     async def _set_drained(self, node: str, editor: Editor, *, drained: bool) -> dict[str, Any]:
-        """Drain or uncordon a node; return its workers without another node. Raises UnknownNodeError, StoreError.
+        """Drain or uncordon a node. Raises UnknownNodeError, StoreError.
 
         A drained node is excluded from every placement until a user uncordons it: the mark persists across restarts of
         GM and of the node. Its workers finish what they accepted, as on any node from which a service is removed.
         A worker without another node stays unplaced, and the status of its service reports that.
 
-        The answer is ``{"online": ..., "stranded": [{"service": "default/helmet", "role": "edge"}, ...]}``.
+        Return ``{"online": ..., "stranded": [{"service": "default/helmet", "role": "edge"}, ...]}``: whether the node
+        is online, and the workers that have no node now because it is drained (none after ``uncordon``).
         """
         plane = self._plane
         if node not in plane.nodes and not plane.nodes.is_drained(node):
@@ -218,7 +225,9 @@ class ApiServer(RpcServer[ApiRequest, ApiReply]):
         return {"online": plane.nodes.is_online(node), "stranded": stranded}
 
     async def _remove_node(self, node: str) -> None:
-        """Forget a node. Raises UnknownNodeError, ConflictError while it is online, BusError without a broker.
+        """Forget a node, and clear its retained messages on the broker.
+
+        Raises UnknownNodeError, ConflictError while the node is online, BusError without a broker, StoreError.
 
         GM never removes a node by itself: an offline node keeps its resources, and users must see that it is offline.
         Only a user can decide that a node will not return.
@@ -277,12 +286,18 @@ def _cut(items: Iterable[Any], limit: int, free_bytes: int) -> tuple[list[Any], 
 
 
 def _error_reply(reason: Any, error: Exception, field: str = "") -> ApiReply:
-    """Return the reply to a request that failed; ``field``: the wrong field of a user's mistake."""
+    """Return the reply to a request that failed; its texts are cut to the limits of ApiError.
+
+    ``reason``: one of ApiError. ``field``: the wrong field of a user's mistake; empty: none.
+    """
     return ApiReply(error=ApiError(reason=reason, message=str(error)[:4096], field=field[:4096]))
 
 
 def _without_server_set(body: ResourceBody | None) -> object:
-    """Return an object without fields that only the server sets: one from ``get`` has them. resourceVersion stays."""
+    """Return an object without the fields that only the server sets, which an object from ``get`` has.
+
+    ``metadata.resourceVersion`` stays: by it, an edit of an outdated version is refused.
+    """
     if not isinstance(body, dict):
         return body
     metadata = body.get("metadata")

@@ -52,10 +52,11 @@ REPAIR_EVERY = 5.0
 COMPLAIN_EVERY = 30.0
 #: MQTT client id of GM's main connection; the others append a word
 CLIENT_ID = "halimede-gm"
-#: seconds to wait before the start: for a connection, then for the retained presence of another GM, then for the answer
-#: of that GM, which may be about to connect again
+#: seconds of the check for another GM: for a connection (at the start), then for the retained presence of the other GM,
+#: then for the answer of that GM, which may be about to connect again
 CONNECT_S, RETAINED_S, ANSWER_S = 2.0, 0.3, 15.0
-#: seconds of one attempt to reach the broker for a check; seconds after it in which connections may be made
+#: seconds of one attempt to reach the broker for a check before a reconnect; seconds after a check in which connections
+#: may be made
 CHECK_S, PERMITTED_S = 30.0, 5.0
 #: bytes that GM's store of files may hold, outside and inside a pod (there the folder is small unless a volume is
 #: mounted), and the variable that overrides both
@@ -88,6 +89,7 @@ class GlobalManager:
         self._reconnect_check = reconnect_check
         self._quiet = quiet
         self._blobs = blobs
+        #: all connections of this GM
         self._connections = [link for link in (bus, quiet, blobs.bus if blobs else None) if link]
         self._cluster = cluster
         self._plane = ControlPlane(bus, cluster, quiet, pods)
@@ -104,7 +106,7 @@ class GlobalManager:
         self.http = ""
 
     async def run(self) -> None:
-        """Work until cancelled; then publish that GM is offline, and store the latest reports.
+        """Work until cancelled; then have the will published (GM is offline), and store the latest reports.
 
         Raises HalimedeError if the reconnect check finds another GM.
         """
@@ -122,7 +124,7 @@ class GlobalManager:
         log.info("global manager started", epoch=self._cluster.epoch, version=__version__, http=self.http)
         try:
             async with self._bus, self._quiet or contextlib.nullcontext():
-                # Subscribe before the first connection: it publishes the birth, which nodes answer with a sync.
+                # Subscribe before the first connection: nodes answer its birth with a sync.
                 # The most frequent messages first: the subscription of a topic is the first one that matches.
                 await self._upstream.start()
                 await self._bus.subscribe(GM_PRESENCE.filter(), self._on_presence)
@@ -165,7 +167,10 @@ class GlobalManager:
         return self._reconnect_check.obstacle() if self._reconnect_check else ""
 
     def _announcement(self) -> Announcement:
-        """Return birth and will; the bus calls this right before each connection."""
+        """Return birth and will. The bus calls this right before each attempt to connect, which is counted here.
+
+        From then on, each node must confirm that it is online.
+        """
         self._plane.connecting()
         self._connection += 1
         birth = partial(self._presence, online=True)
@@ -186,9 +191,9 @@ class GlobalManager:
         return Packet(GM_PRESENCE.at().text, payload, qos=GM_PRESENCE.qos, retain=GM_PRESENCE.retain)
 
     async def _on_presence(self, delivery: Delivery[GmPresence]) -> None:
-        """Publish the birth again when a GM with another store publishes that GM is offline.
+        """Publish the birth again when a message of another store says that GM is offline.
 
-        Before its start, a GM asks in this way whether another one runs; or that GM has ended.
+        With such a message a GM asks, before its start, whether another GM runs. It may also be the will of that GM.
         """
         presence = delivery.body
         if not presence.online and presence.store != self._cluster.identity and not delivery.packet.retain:
@@ -214,7 +219,10 @@ class GlobalManager:
                 await asyncio.sleep(COMPLAIN_EVERY)
 
     async def _remember(self) -> None:
-        """Store what nodes reported since the last call: a thousand reports are one write."""
+        """Store what nodes reported since the last call: a thousand reports are one write.
+
+        If the store fails, log that, and let the next call store the same.
+        """
         reports, nodes = self._plane.reports, self._plane.nodes
         memory = Memory(reports.take_dirty(), nodes.take_dirty())
         try:
@@ -226,7 +234,7 @@ class GlobalManager:
 
 
 async def _repeat(action: Callable[[], Awaitable[None]], every_s: float) -> None:
-    """Call ``action`` every ``every_s`` seconds, until cancelled."""
+    """Call ``action`` every ``every_s`` seconds, the first time after the first pause, until cancelled."""
     while True:
         await asyncio.sleep(every_s)
         await action()
@@ -285,7 +293,8 @@ class ManagerProcess:
 async def refuse_a_second(bus: Bus, identity: str) -> bool:
     """Raise HalimedeError if a GM of another store than ``identity`` is online. ``bus`` is not entered yet.
 
-    Return whether the broker was reached within 2 s: while it is not, no other GM can work either.
+    Return False if the broker was not reached within 2 s, or the connection broke: then nothing was checked. While the
+    broker is not reached, no other GM can work either.
     """
     async with bus:
         try:
@@ -297,7 +306,9 @@ async def refuse_a_second(bus: Bus, identity: str) -> bool:
 
 
 async def _refuse_online(bus: Bus, identity: str, *, only_answering: bool = False) -> None:
-    """Raise HalimedeError if a GM of another store is online, DisconnectedError if the connection ends before.
+    """Raise HalimedeError if a GM of another store is online.
+
+    Raises DisconnectedError if the connection ends before, RefusedError if the broker refuses the topic of presences.
 
     Two GMs with two stores would compete for nodes, which follow only one of them. A lock file prevents two processes
     on one store. For two stores, this function reads the retained presence of the other GM, before this GM's birth
@@ -326,7 +337,8 @@ async def _refuse_online(bus: Bus, identity: str, *, only_answering: bool = Fals
             await bus.send(Packet(GM_PRESENCE.at().text, codec.encode(GM_PRESENCE, question), qos=GM_PRESENCE.qos))
             async with asyncio.timeout(ANSWER_S):
                 answer = await presences.get()
-                while answer.packet.retain or not is_other(answer.body):  # after a reconnect, or the question itself
+                # skip the retained presence, which comes again after a reconnect, and the question itself
+                while answer.packet.retain or not is_other(answer.body):
                     answer = await presences.get()
         raise HalimedeError(
             f"another global manager (store {other.store}) is online on this broker: stop it, or give this one a"
@@ -338,16 +350,19 @@ class ReconnectCheck:
     """Permits GM's connections only if no GM with another store has taken its place.
 
     Another GM may start while this one hangs or is cut off from the broker. Both have the same client ids: after a
-    reconnect each would end the connections of the other. So this GM looks first, with another client id, and ends if
-    the other GM answers. ``connections``: all connections of this GM. ``make_bus`` returns a connection for the look.
+    reconnect each would end the connections of the other. So this GM checks first, with another client id, and ends if
+    the other GM answers. ``connections``: all connections of this GM. ``make_bus`` returns a connection for one check.
     """
 
     def __init__(self, cluster: Cluster, connections: Sequence[Bus], make_bus: Callable[[], ReconnectingBus]) -> None:
         self._cluster = cluster
         self._connections = connections
         self._make_bus = make_bus
+        #: the connection of the last check; None: there was none
         self._check_bus: ReconnectingBus | None = None
+        #: set while a check is requested
         self._due = asyncio.Event()
+        #: the event loop's time until which connections may be made
         self._permitted_until = -math.inf
 
     def permit(self) -> None:
@@ -355,7 +370,10 @@ class ReconnectCheck:
         self._permitted_until = asyncio.get_running_loop().time() + PERMITTED_S
 
     def obstacle(self) -> str:
-        """Return why a connection must not be made yet, and request the check by ``run``; empty: it may be made now."""
+        """Return why a connection must not be made yet, and request the check by ``run``; empty: it may be made now.
+
+        While another connection of this GM is up, a new one may be made without a check.
+        """
         if asyncio.get_running_loop().time() < self._permitted_until or any(bus.connected for bus in self._connections):
             return ""
         self._due.set()

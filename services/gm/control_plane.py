@@ -35,12 +35,14 @@ from services.gm.workloads.pod_status import nodes_by_worker
 from services.gm.workqueue import WorkQueue, has_come
 
 log = structlog.get_logger()
-#: seconds in which the broker sends retained reports, after a connection and (without one) after the start
+#: seconds in which the broker sends retained reports to a GM on Kubernetes: after a connection, and (without one) after
+#: the start
 SETTLED_S, SETTLED_ALONE_S = 2.0, 15.0
 #: seconds in which a node must confirm that it is online: longer than the longest pause of its reconnections
 NODE_PATIENCE = 14.0
-#: seconds in which it must while other nodes still confirm: GM has many messages to process; and between two checks
-LONG_PATIENCE, APPEAR_S = 60.0, 2.0
+#: seconds in which a node must confirm while other nodes still do, since GM then has many messages to process; seconds
+#: between two checks of unconfirmed nodes
+LONG_PATIENCE, RECHECK_S = 60.0, 2.0
 #: least seconds between two reconnections of GM with a higher epoch
 OVERTAKE_SPACING = 60.0
 #: seconds that a sync waits for the birth of its connection, which has the node's labels
@@ -50,8 +52,9 @@ BIRTH_PATIENCE = 2.0
 class ControlPlane:
     """Owns GM's state of nodes and reports; each event updates it, and adds keys of resources to ``queue``.
 
-    The caller runs ``follow``, ``watch``, and the queues. ``quiet``: the connection for GM's messages; None: ``bus``.
-    ``pods``: the settings of worker pods; None: nodes start workers themselves.
+    The caller runs ``follow``, ``watch``, the queues and the other tasks (``GlobalManager.run`` lists them). ``quiet``:
+    the connection for GM's messages; None: ``bus``. ``pods``: the settings of worker pods; None: nodes start workers
+    themselves.
 
     Attributes:
         nodes: the nodes that GM knows.
@@ -112,7 +115,7 @@ class ControlPlane:
                     status = report.status
                     self.downstream.acknowledge(node, stored.key, status.uid, status.observed_generation)
         if self._pods:
-            # there only statuses are stored, but the broker retains the nodes' own reports
+            # a cluster of pods stores only statuses, but the broker retains the nodes' own reports
             self.reconciler.settled_at = asyncio.get_running_loop().time() + SETTLED_ALONE_S
 
     async def follow(self) -> None:
@@ -122,7 +125,7 @@ class ControlPlane:
                 case Key():
                     await self._changed(happening)
                 case WorkersChanged(key):
-                    self._scheduled(key)
+                    self._update_scheduled(key)
                     self.queue.add(key)
                 case NodeSeen(name, node):
                     await self.node_changed(name, self.nodes.register(name, node))
@@ -135,14 +138,15 @@ class ControlPlane:
             while self.nodes.list_unconfirmed():
                 for node in self._silent_nodes():
                     await self.node_changed(node, self.nodes.set_offline(node))
-                await asyncio.sleep(APPEAR_S)
+                await asyncio.sleep(RECHECK_S)
 
     def _silent_nodes(self) -> list[str]:
-        """Return the nodes that have been unconfirmed for too long while GM was connected."""
+        """Return the nodes that have been unconfirmed for too long while GM was connected; note the times of others."""
         now, unconfirmed = asyncio.get_running_loop().time(), self.nodes.list_unconfirmed()
         if not self._bus.connected:
             self._unconfirmed_since.clear()
             return []
+        # nodes still confirm if a node of the last check is no longer unconfirmed
         patience = NODE_PATIENCE if self._unconfirmed_since.keys() <= set(unconfirmed) else LONG_PATIENCE
         since = {node: self._unconfirmed_since.get(node, now) for node in unconfirmed}
         silent = [node for node in unconfirmed if now - since[node] >= patience]
@@ -157,7 +161,10 @@ class ControlPlane:
         await self.node_changed(presence.node, change)
 
     async def node_changed(self, node: str, change: Change) -> None:
-        """Queue the resources that a node's change concerns; record an event if it came online or went offline."""
+        """Queue the resources that a node's change concerns.
+
+        If the node came online or went offline, ``downstream`` is told, and an event recorded.
+        """
         keys: set[Key] = self.index.node_changed(node) if change.labels else set()
         if change.ready:
             keys |= set(self.index.keys_on(node))
@@ -173,7 +180,10 @@ class ControlPlane:
             self.queue.add(key, spaced=True)
 
     async def raise_epoch(self, epoch: int) -> None:
-        """Raise GM's epoch above one that a node follows, and connect again: nodes ignore a GM with a lower epoch."""
+        """Raise GM's epoch above a higher one that a node follows, and connect again: nodes ignore lower epochs.
+
+        Does nothing within 60 s after the last time, or if this GM must not raise its epoch.
+        """
         present = self._cluster.epoch
         if epoch <= present or not has_come(self._next_overtake):
             return
@@ -187,7 +197,10 @@ class ControlPlane:
         self._bus.renew()
 
     async def process_unknown_report(self, node: str, key: Key, status: NodeStatus) -> None:
-        """Process a node's report on a uid that the resource does not have, or no longer: the node must delete it."""
+        """Process a node's report on a uid that the resource does not have, or no longer.
+
+        The node must delete what has that uid, unless GM's store may have lost the resource.
+        """
         uid, generation = status.uid, status.observed_generation
         if self._cluster.get(key) is None and not self._cluster.complete:
             self.downstream.acknowledge(node, key, uid, generation)
@@ -198,8 +211,8 @@ class ControlPlane:
         """Return the version of a resource that nodes hold and GM's store has lost, or has only in an older version.
 
         If the resource is applied again with its uid and a higher generation, nodes accept it, and no worker restarts
-        for the uid. None: nothing is lost, nodes hold different uids of a lost resource, or GM or a node knows that the
-        uid was deleted: a deleted resource must not return.
+        for the uid. None: nothing is lost, nodes hold different uids of a lost resource, another resource has the uid,
+        or GM or a node knows that the uid was deleted: a deleted resource must not return.
         """
         versions = self.downstream.reported_versions(key).values()
         if stored := self._cluster.get(key):
@@ -221,10 +234,13 @@ class ControlPlane:
         return LostVersion(uid, generation)
 
     async def forget_orphan(self, key: Key) -> Collection[str]:
-        """Delete a resource that only nodes hold, because GM's store was lost; return the names of these nodes."""
+        """Delete a resource that only nodes hold, because GM's store was lost.
+
+        Return the names of these nodes; empty: no node holds the resource.
+        """
         versions = self.downstream.reported_versions(key)
         for node, version in versions.items():
-            await self._cluster.bury(version.uid, version.generation)  # offline nodes may hold it as well
+            await self._cluster.bury(version.uid, version.generation)  # offline nodes may hold the resource as well
             self.downstream.forget(node, key, version.uid, version.generation)
         return versions
 
@@ -274,13 +290,13 @@ class ControlPlane:
                 await self._cluster.record("Warning", "Invalid", str(key), str(error))
         concerned = self.index.put(key, entry)
         if entry:
-            self._scheduled(key)
+            self._update_scheduled(key)
         # the service before the resources that it names: a node must release the service first
         for waiting_key in (key, *sorted(concerned)):
             self.queue.add(waiting_key, first=True)  # an edit must not wait behind messages of nodes and pods
 
-    def _scheduled(self, key: Key) -> None:
-        """Record the nodes on which the scheduler has placed a service's pods."""
+    def _update_scheduled(self, key: Key) -> None:
+        """Put the nodes on which the scheduler has placed a service's pods into the index; queue what this concerns."""
         if self._pods:
             for concerned in self.index.set_scheduled(key, nodes_by_worker(self._cluster.workers(key).pods)):
                 self.queue.add(concerned)
@@ -299,14 +315,17 @@ class SyncResponder:
         self._reconciler = reconciler
         #: syncs that are not answered yet, by node
         self._waiting: dict[str, Sync] = {}
-        #: uids that nodes have deleted, by node
+        #: uids that nodes have deleted by their last syncs, by node
         self._deleted: dict[str, frozenset[str]] = {}
         #: number of syncs received
         self.count = 0
         self.queue: WorkQueue[str] = WorkQueue("syncs", self._answer)
 
     def receive(self, node: str, sync: Sync, *, described: bool) -> None:
-        """Queue a sync of a node to be answered; without the node's labels (``described``) it waits for its birth."""
+        """Queue a sync of a node to be answered.
+
+        ``described``: whether GM knows the node's labels. If not, the sync waits for the node's birth, at most 2 s.
+        """
         self.count += 1
         self._waiting[node] = sync
         self._deleted.pop(node, None)
@@ -325,7 +344,7 @@ class SyncResponder:
             self.queue.add(node)
 
     async def _answer(self, node: str) -> None:
-        """Answer the last sync of a node."""
+        """Answer the last sync of a node; record an event for each resource of which the node has a newer version."""
         sync = self._waiting.pop(node, None)
         if sync is None:
             return
@@ -352,8 +371,8 @@ class SyncResponder:
     async def forget_unknown(self, node: str, key: Key, holding: Held) -> bool:
         """Send a node the delete of what it holds (``holding``), if no resource has that uid.
 
-        Return True, and send nothing, if the uid may be of a resource that GM's store has lost: then the node has the
-        only copy.
+        Return True, record an event, and send nothing, if the uid may be of a resource that GM's store has lost: then
+        the node may have the only copy.
         """
         if self._cluster.exists(key, holding.uid):
             return False

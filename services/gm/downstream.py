@@ -44,7 +44,8 @@ AT_ONCE = 64
 ACKNOWLEDGED_PER_SECOND = 500.0
 #: resources whose key and version are cached: one reconciliation uses the same few for each node
 MOST_CACHED = 256
-#: most deletes that wait for one node, as many as it may hold resources; its next sync shows what else it holds
+#: most deletes that wait for one node, as many as it may hold resources. The oldest is dropped for a further one: the
+#: next sync shows what the node still holds
 MAX_DELETES = 10_000
 log = structlog.get_logger()
 M = TypeVar("M")
@@ -150,9 +151,9 @@ class Downstream:
         self._cached: dict[int, tuple[Resource[Any], Key, SentVersion]] = {}
         #: the nodes that may hold a resource: it was sent to them, or they reported it
         self._holders: defaultdict[Key, set[str]] = defaultdict(set)
-        #: the nodes that should hold a resource, whether it was sent to them or not
+        #: the nodes in whose ``desired`` a resource is, or was, whether it was sent to them or not
         self._desiring: defaultdict[Key, set[str]] = defaultdict(set)
-        #: online nodes that have not acknowledged an insert yet
+        #: by a resource: the online nodes that have not acknowledged its insert yet
         self._awaited: dict[Key, set[str]] = {}
         self.queue: WorkQueue[str] = WorkQueue("downstream", self._serve, workers=AT_ONCE)
 
@@ -319,7 +320,8 @@ class Downstream:
     def answer(self, node: str, unknown: int) -> None:
         """Finish the answer to a sync: ``synced`` is sent after all messages that are due now.
 
-        ``unknown``: number of resources in the sync that GM does not know because its store was lost.
+        ``unknown``: number of resources in the sync that GM does not know because its store was lost. Services with
+        another session key are sent again.
         """
         state = self._states[node]
         for key in state.rekeyed:
@@ -390,7 +392,7 @@ class Downstream:
                 await self.sender.send(state, attempt, DELETE.at(**names), Delete(uid=uid, generation=generation))
         for key, attempt in list(state.inserts.items()):
             resource = state.desired.get(key)
-            # a message that arrived during the sends may have made it unnecessary
+            # a message that arrived during the sends may have made this one unnecessary
             if has_come(attempt.due) and state.inserts.get(key) is attempt and resource is not None:
                 self._holders[key].add(node)
                 names = {"node": node, "ns": key.namespace, "plural": key.plural, "name": key.name}
@@ -454,9 +456,10 @@ class DownstreamSender:
     ) -> None:
         """Send ``body`` to ``address`` once, and schedule the next attempt.
 
-        Do not wait for the broker, except in the answer to a sync, whose order matters. ``patience``: seconds to add
-        until the next attempt, because many nodes must answer. ``properties``: besides epoch and number. Raises
-        BusError when the broker is not reachable.
+        ``state``: of the node. Waits for the broker in the answer to a sync, whose order matters, and if the connection
+        cannot take the message at once. ``patience``: seconds to add until the next attempt, because many nodes must
+        answer. ``properties``: besides epoch and number. A message that the broker refuses, or that is too large, is
+        logged. Raises BusError when the broker is not reachable.
         """
         stamp = {**self._stamp(), **properties}
         try:

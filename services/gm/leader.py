@@ -1,9 +1,9 @@
 """GM on Kubernetes (``lead``): waits for the Lease, works while it holds the Lease, and then waits again.
 
-The Lease is an object of the API server: the GM that holds it leads. A waiting GM (a candidate) has no connection to
-the broker: a connection with the same client id would end the leader's. Its health check says that it is ready, or a
-rollout of GM would never end. It is not ready when it cannot read the Lease and thus could not take over: a rollout to
-a GM without the needed rights must not replace the last working GM.
+The Lease is an object of the API server: the GM that holds it leads. A waiting GM has no connection to the broker: a
+connection with the same client id would end the leader's. Its health check says that it is ready, or a rollout of GM
+would never end. It is not ready when it cannot read the Lease and thus could not take over: a rollout to a GM without
+the needed rights must not replace the last working GM.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from services.gm.workloads.pod_settings import PodSettings
 
 log = structlog.get_logger()
 
-#: seconds for which a candidate that cannot read the Lease counts as ready: an API server restarts within that time
+#: seconds for which a waiting GM that cannot read the Lease counts as ready: an API server restarts within that time
 LEASE_PATIENCE = 30.0
 
 

@@ -23,7 +23,7 @@ from services.gm.app import ManagerProcess
 from services.gm.cluster.local import LocalCluster
 from services.gm.workloads.pod_settings import read as read_pod_settings
 
-#: exit code if the user must change an option, or the store cannot be used
+#: exit code after an error for the user: a wrong option, a store that cannot be used, another GM on the broker
 USERS_MISTAKE = 2
 #: the end of the help
 EPILOG = """\
@@ -42,7 +42,8 @@ exit code: 0 after SIGTERM or SIGINT, 2 for a mistake in the options or a store 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run GM until SIGTERM or SIGINT; return the exit code, 0 or USERS_MISTAKE. Errors are printed to stderr.
 
-    ``arguments``: of the command line; None: those of this process.
+    ``arguments``: of the command line; None: those of this process. Raises SystemExit, as argparse does, after the help
+    and for an option that does not exist.
     """
     options = parser().parse_args(arguments)
     configure(service="gm")
@@ -76,7 +77,10 @@ async def _run_with_own_store(manager: ManagerProcess) -> None:
 
 
 async def _run_on_kubernetes(manager: ManagerProcess, options: argparse.Namespace) -> None:
-    """Run GM on Kubernetes, whenever it leads. Raises InvalidFieldError if the client's package is missing."""
+    """Run GM on Kubernetes, whenever it leads.
+
+    Raises InvalidFieldError for wrong settings of pods, or if the package of the Kubernetes client is missing.
+    """
     pods = read_pod_settings(options.pods_config, os.environ)
     try:
         from services.gm.leader import lead  # noqa: PLC0415 - the client is an extra, and 55 MB

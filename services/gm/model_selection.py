@@ -48,7 +48,7 @@ def with_chosen_models(service: Resource[Any], status: Status | None) -> Resourc
     generation = service.metadata.generation + sum(choice.changes for choice in chosen.values())
     metadata = {**service.body["metadata"], "generation": generation}
     with_choices = parse({**service.body, "metadata": metadata, "spec": spec})
-    # the API removed fields from the metadata: they must stay removed
+    # the body may still have the annotation that ``native`` has removed from the metadata: it must stay removed
     return replace(with_choices, metadata=msgspec.structs.replace(service.metadata, generation=generation))
 
 
@@ -58,7 +58,8 @@ def choices(
     """Return the choice for each worker with a selector, to be written into the status.
 
     ``service``: as its user wrote it. ``models``: those of its namespace. ``before``: the choices in the last status:
-    of equally good Models, the chosen one stays. The name is empty if no Model matches.
+    of equally good Models, the chosen one stays. The name is empty if no Model matches, and for a worker that had a
+    selector earlier: its number of changes must stay.
     """
     previous, selectors_by_role = {choice.worker: choice for choice in before}, selectors(service)
     there = [model for model in models if model.metadata.deletion_timestamp is None]
@@ -85,7 +86,10 @@ def describe(selector: ModelSelector) -> str:
 
 
 def _best(selector: ModelSelector, models: Iterable[Resource[ModelSpec]], present: str) -> str:
-    """Return the name of the Model with the highest metric; among equals the present one, else the first by name."""
+    """Return the name of the matching Model with the highest metric; empty: none matches.
+
+    Of equal ones the Model ``present`` is returned, else the first by name.
+    """
     ranked: Iterator[tuple[float, bool, str]] = (
         (-_measure(model, selector), model.metadata.name != present, model.metadata.name)
         for model in models

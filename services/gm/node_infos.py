@@ -14,7 +14,7 @@ from services.gm.nodes import Node, Nodes
 from services.gm.reference_index import ReferenceIndex
 from services.gm.reports import NodeReports
 
-#: most resources in the answer about a node that only the node holds
+#: most resources that only the node holds in the answer about a node
 SHOWN_UNKNOWN = 20
 
 

@@ -33,7 +33,7 @@ class Node:
         name: unique on the broker.
         online: whether its local controller is connected.
         epoch: number of the local controller's latest connection; 0: there was none.
-        presence: the last birth; None: only syncs so far, or no local controller.
+        presence: the last birth, or a will if GM knows no birth; None: only syncs so far, or no local controller.
         drained: whether a user has drained it.
         registered: the node in the Kubernetes cluster; None: it is not there, or there is no such cluster.
 
@@ -65,7 +65,14 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What an event has changed of a node: ``online``, its labels, or whether Kubernetes takes it as ready."""
+    """What an event has changed of a node.
+
+    Attributes:
+        online: whether it came online or went offline.
+        labels: whether selectors find it by other labels than before, or it is new in the cluster or was removed.
+        ready: whether Kubernetes takes it as ready again, or as not ready for a new reason.
+
+    """
 
     online: bool = False
     labels: bool = False
@@ -81,7 +88,7 @@ STORES = 4
 class Nodes(Mapping[str, Node]):
     """A mapping from names to all nodes that were ever seen and not removed.
 
-    Messages of nodes and of the cluster change it. Each such method returns what has changed (``Change``).
+    Messages of nodes and of the cluster change it. Most methods that process one return what has changed (``Change``).
     """
 
     def __init__(self) -> None:
@@ -92,6 +99,7 @@ class Nodes(Mapping[str, Node]):
         self._dirty: set[str] = set()
         #: presences that were ignored for their epoch, by node: a sync with that epoch makes them valid
         self._doubtful: dict[str, Presence] = {}
+        #: online nodes that have sent nothing that proves it since GM's last connection
         self._unconfirmed: set[str] = set()
         #: identities of the stores of local controllers that had a name, the latest last
         self._stores: dict[str, list[str]] = {}
@@ -119,7 +127,10 @@ class Nodes(Mapping[str, Node]):
         self._put(Node(presence.node, presence.online, presence.epoch, presence))
 
     def register(self, name: str, node: RegisteredNode | None) -> Change:
-        """Set a node as the Kubernetes cluster has it; None: it was deleted there."""
+        """Set a node as the Kubernetes cluster has it; None: it was deleted there.
+
+        A deleted node that never had a local controller is removed, with its drain mark.
+        """
         if node is not None:
             self._registered[name] = node
         elif self._registered.pop(name, None) is None:
@@ -143,8 +154,8 @@ class Nodes(Mapping[str, Node]):
     def process_presence(self, presence: Presence, *, retained: bool = False) -> Change:
         """Process a birth or will. ``retained``: the broker sends it because GM has subscribed, however old it is.
 
-        A node of which GM knows only by a retained birth becomes unconfirmed. A retained birth of a connection that has
-        ended since changes nothing.
+        A retained birth of a connection that GM does not know yet makes the node unconfirmed; one of a known connection
+        does not change whether the node is online. A message of an earlier connection is ignored.
         """
         old = self._nodes.get(presence.node)
         if old is not None and presence.epoch < old.epoch:
@@ -167,10 +178,11 @@ class Nodes(Mapping[str, Node]):
         return self._put(Node(presence.node, presence.online, presence.epoch, birth))
 
     def is_duplicate(self, birth: Presence) -> bool:
-        """Whether a birth proves that two local controllers use one name. Call it for each birth, not for wills.
+        """Whether a birth proves that two local controllers use one name; its store's identity is remembered.
 
-        The proof is a birth with a store's identity after a birth with another one. A node that lost its store gets a
-        new identity, but then the old identity never returns. The will of an old connection may arrive at any time.
+        Call it for each birth, not for wills: the will of an old connection may arrive at any time. The proof is a
+        birth with a store's identity that returns after another one. A node that lost its store gets a new identity,
+        but then the old identity never returns.
         """
         stores = self._stores.setdefault(birth.node, [])
         if not birth.store or stores[-1:] == [birth.store]:

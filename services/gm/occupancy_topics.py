@@ -28,7 +28,7 @@ from services.gm.workqueue import WorkQueue
 
 log = structlog.get_logger()
 
-#: most cameras with a retained event that are remembered, and most events that wait: the oldest are dropped
+#: most cameras with a retained event that are remembered; most events that wait, of which the oldest are dropped
 MAX_CAMERAS, MAX_WAITING = 10_000, 1000
 #: most deleted services that are remembered, since their workers may publish some last events
 MAX_DELETED = 1000
@@ -61,7 +61,9 @@ class OccupancyTopics:
         self._cluster = cluster
         #: names of the cameras with a retained event, by service
         self._cameras: dict[Key, set[str]] = {}
+        #: number of remembered cameras, of all services
         self._count = 0
+        #: services that were deleted
         self._deleted: LruCache[Key, None] = LruCache(MAX_DELETED)
         self._limited_log = RateLimitedLogger()
 
@@ -83,7 +85,10 @@ class OccupancyTopics:
             self.check(key)
 
     async def _on_event(self, delivery: Delivery[OccupancyEvent]) -> None:
-        """Remember the camera of an event, and the event for the page if it is new."""
+        """Remember the camera of an event, and the event for the page if it is new.
+
+        An event that its service does not have is cleared soon; at once if too many cameras are remembered already.
+        """
         key, camera, event = _key(delivery.names), delivery.names["camera"], delivery.body
         has_occupancy = self._has_occupancy(key, camera)
         if camera not in self._cameras.get(key, ()):
@@ -105,7 +110,7 @@ class OccupancyTopics:
         self._forget(_key(names), names["camera"])
 
     async def _clear(self, key: Key) -> None:
-        """Clear the events of a service that it does not have. Raises BusError."""
+        """Clear the retained events of a service that the service does not have. Raises BusError."""
         if not self._bus.connected:
             return  # the next connection brings the retained events again
         for camera in sorted(self._cameras.get(key, ())):

@@ -230,7 +230,8 @@ def _unhealthy(resources: Iterable[StoredResource]) -> list[tuple[dict[str, str]
 def _counts(reports: NodeReports, keys: Iterable[Key], field: str) -> list[tuple[dict[str, str], int]]:
     """Return a count of each node with an edge worker of a service, with the labels of the service and the node.
 
-    A sum over nodes would fall when a node is deleted: Prometheus takes that as a restart from zero.
+    ``field``: of TaskInfo. A sum over nodes would fall when a node is deleted: Prometheus takes that as a restart from
+    zero.
     """
     return [
         (_labels(key) | {"node": node}, getattr(report.task_info, field))
@@ -241,17 +242,23 @@ def _counts(reports: NodeReports, keys: Iterable[Key], field: str) -> list[tuple
 
 
 def _sums(infos: Infos, field: str) -> list[tuple[dict[str, str], int]]:
-    """Return the sum of a field of what nodes have reported on each service, with the service's labels."""
+    """Return the sum of a field of what nodes have reported on each service, with the service's labels.
+
+    ``field``: of TaskInfo.
+    """
     return [(_labels(key), sum(getattr(info, field) for info in reported)) for key, reported in infos.items()]
 
 
 def _histograms(infos: Infos, field: str) -> list[tuple[dict[str, str], Histogram, None]]:
-    """Return a histogram of what nodes have reported on each service, with the service's labels."""
+    """Return a histogram of what nodes have reported on each service, with the service's labels.
+
+    ``field``: of TaskInfo. None in each tuple: the exact sum of the values is not known.
+    """
     return [(_labels(key), merge(getattr(i, field) for i in reported), None) for key, reported in infos.items()]
 
 
 def _loop_labels(stored: StoredResource) -> dict[str, str]:
-    """Return the labels of a learning loop's metrics."""
+    """Return the labels of a learning loop's metrics; ``service`` is empty if the loop was removed from the spec."""
     loop = stored.resource.spec.loop
     return {
         "namespace": stored.key.namespace,

@@ -3,8 +3,8 @@
 The controller of the kind decides from the snapshot (``Observed``) which nodes shall hold the resource, and
 ``Downstream`` sends that to the nodes. When these messages are on their way, the reconciler writes the objects (on
 Kubernetes: Deployments and others) and the status. A failed action is tried again later, and the status has its
-problem. Reconciliation may be repeated at any time, so events only name the resource, not what happened. Reports cause
-at most one reconciliation of a resource per second, however many nodes report.
+problem. Reconciliation may be repeated at any time, so events only name the resource, not what happened. Reports with
+new counts cause at most one reconciliation of a resource per second, however many nodes report.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from services.gm.workqueue import TICK, WorkQueue, has_come
 log = structlog.get_logger()
 #: seconds between two writes of one status: if only counts differ, and if phase or reason differ
 STATUS_SPACING, URGENT_SPACING = 1.0, 0.1
-#: seconds of one round in which each status is written once though only its times differ: two rounds are below 300 s
+#: seconds of one pass in which each status is written once though only its times differ: two passes are below 300 s
 HEARTBEAT = 120.0
 #: most seconds for which a status waits until the messages to nodes are sent
 LONGEST_HEAD_START = 0.1
@@ -209,7 +209,7 @@ class Reconciler:
         self.queue: WorkQueue[Key] = WorkQueue("reconcile", self._reconcile, spacing=STATUS_SPACING)
         #: number of statuses written
         self.writes = 0
-        #: the event loop's time until which retained reports may arrive: no status is written before that
+        #: the event loop's time until which retained reports may arrive: no status is written before that. 0: at once
         self.settled_at = 0.0
         self._cluster = cluster
         self._index = index
@@ -226,7 +226,11 @@ class Reconciler:
         self._heartbeats: set[Key] = set()
 
     def decide(self, key: Key, node: str) -> Iterable[Delivery]:
-        """Return what a node shall hold of a resource, and of the resources that it names; nothing if it is unknown."""
+        """Return what a node shall hold of a resource, and of the resources that this one names.
+
+        Returns nothing for an unknown resource. If its deletion, or that of a resource that it names, would not wait
+        for the nodes yet, the resource is queued for that, and nothing returned.
+        """
         stored, entry = self._cluster.get(key), self._index.get(key)
         if stored is None or entry is None:
             return []
@@ -260,7 +264,10 @@ class Reconciler:
                 await asyncio.sleep(HEARTBEAT)
 
     async def _reconcile(self, key: Key) -> None:
-        """Reconcile a resource. Raises HalimedeError after a temporary failure: then the queue calls again."""
+        """Reconcile a resource; forget one that is deleted or cannot be read.
+
+        Raises HalimedeError after a temporary failure: then the queue calls again.
+        """
         stored, entry = self._cluster.get(key), self._index.get(key)
         if stored is None or entry is None:
             self.queue.forget(key)
@@ -274,6 +281,7 @@ class Reconciler:
         observed = replace(self._snapshots.read(stored, entry), heartbeat=key in self._heartbeats)
         if self._pods and entry.roles and not stored.deleting:
             observed = await self._observe_pods(observed, entry, self._pods)
+        # first what nodes shall hold, after the finalizers; of a deleted resource, all actions
         actions, outcome = deliveries(entry.resource, observed), _Outcome()
         await asyncio.gather(*(self._add_finalizer(a, outcome) for a in actions if isinstance(a, AddFinalizer)))
         try:
@@ -286,6 +294,7 @@ class Reconciler:
             if self._downstream.queue.waiting > before:
                 # nodes receive their work before the status is summed up, which takes time as well
                 await self._downstream.queue.let_pass(LONGEST_HEAD_START)
+            # then the objects, the edits of other resources, and the status
             actions = objects_and_status(entry.resource, observed)
             actions += conflicts(self._cluster.namesakes(key), stored, observed.now)
             for action in actions:
@@ -403,7 +412,11 @@ class Reconciler:
         return 0.0
 
     async def _write(self, action: WriteStatus, stored: StoredResource) -> None:
-        """Write a status, and have it published. Raises ConflictError if the resource was edited or replaced."""
+        """Write a status, and have it published, unless it is that of a namesake.
+
+        If the status changes what nodes receive, the resource is processed as after an edit. Raises ConflictError if
+        the resource was edited or replaced.
+        """
         key, status, namesake = action.key, action.status, action.namesake
         current = namesake or self._cluster.get(key)
         if current is None or (namesake is None and current.uid != stored.uid):
@@ -472,7 +485,10 @@ class _Outcome:
     failure: HalimedeError | None = None
 
     def add_failure(self, error: HalimedeError) -> Problem:
-        """Record a failed action; return its problem. The other actions are carried out nevertheless."""
+        """Record a failed action; return its problem. The other actions are carried out nevertheless.
+
+        A conflict is not shown in the status: the reconciliation is only repeated soon.
+        """
         problem = Problem("NotWritten", str(error))
         match error:
             case NotOursError():

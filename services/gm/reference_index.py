@@ -34,7 +34,7 @@ class WorkerPlacement:
         at: the path of the pod in the resource, for messages.
         most: the maximum number of nodes, unless a scheduler chooses them; None: all that match.
         layer: the label of the nodes that come first if more than ``most`` match; empty: none does.
-        present: the nodes that have the worker by the last status: they come next.
+        present: the nodes that have the worker by the last status: they come next, until the index has placed it.
 
     """
 
@@ -141,7 +141,7 @@ class ReferenceIndex:
         for index, at in self._memberships(key, entry):
             index.setdefault(at, set()).add(key)
         self._update_placement(key, self._find(key, entry.roles))
-        if old is not None and _needs(old) == _needs(entry) and before == self._placed.get(key, {}):
+        if old is not None and _references_of(old) == _references_of(entry) and before == self._placed.get(key, {}):
             return concerned  # its references are placed as before
         return concerned | entry.references | (old.references if old else frozenset())
 
@@ -314,13 +314,16 @@ class ReferenceIndex:
         return any(role.name in here and key in role.references for role in self._entries[user].roles)
 
 
-def _needs(entry: ReferenceEntry) -> dict[str, tuple[Key, ...]]:
+def _references_of(entry: ReferenceEntry) -> dict[str, tuple[Key, ...]]:
     """Return the resources that each worker names, by the worker's name."""
     return {role.name: role.references for role in entry.roles}
 
 
 def _requirement(pod: PodSpec) -> tuple[str, str]:
-    """Return one requirement of a pod that a node must meet: its name, or one label of the selector."""
+    """Return one requirement of a pod that a node must meet: its name, or one label of the selector.
+
+    A pod without both gets an empty requirement, which no node meets.
+    """
     if pod.node_name:
         return NODE_NAME, pod.node_name
     return min(pod.node_selector.items(), default=("", ""))

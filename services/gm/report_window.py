@@ -72,7 +72,7 @@ class CountHistory:
     offset_s: float | None = None
 
     def add(self, sample: CountSample, now_s: float) -> None:
-        """Add a reading, at GM's time in seconds since 1970. Without a new report it is the same as the one before."""
+        """Add a reading, at GM's time in seconds since 1970. Without a new report it equals the reading before."""
         before_s = self.counted_s
         if sample.counted_at != self.counted_at:
             self.counted_s = _seconds(sample.counted_at)
@@ -82,7 +82,8 @@ class CountHistory:
         elif now_s - self.received_s > WINDOW_S:
             self.offset_s = None
         if self.counts:
-            # a count that fell belongs to a worker that lost its own; one of longer than the window is not recent
+            # A count that fell is of a worker that lost its own. Answers of more time than the window are not recent;
+            # an unknown time is NaN, of which ``not >`` is true: they count.
             answered, degraded = sample.answered - self.counts[0], sample.degraded - self.counts[1]
             is_recent = answered > 0 and degraded >= 0 and not self.counted_s - before_s > WINDOW_S
             self.steps.extend((answered, degraded) if is_recent else (0, 0))
@@ -91,7 +92,7 @@ class CountHistory:
 
 
 class ReportWindow:
-    """Keeps the history of each service on each node; one that is in the last readings no more is dropped."""
+    """Keeps the history of each service on each node; a history without a reading in the last step is dropped."""
 
     def __init__(self) -> None:
         self._histories: dict[tuple[Key, str], CountHistory] = {}
@@ -101,7 +102,10 @@ class ReportWindow:
         self.clock_offsets: dict[str, float] = {}
 
     def record(self, samples: Iterable[CountSample], now: datetime) -> None:
-        """Add the readings of one step, at ``now`` by GM's clock, with which the nodes' clocks are compared."""
+        """Add the readings of one step, at ``now`` by GM's clock, with which the nodes' clocks are compared.
+
+        If several services on a node show different offsets, the smallest one counts.
+        """
         recorded: dict[tuple[Key, str], CountHistory] = {}
         offsets: dict[str, float] = {}
         for sample in samples:

@@ -86,7 +86,10 @@ class NodeReports:
         return counted
 
     def begin_epoch(self, node: str, epoch: int) -> None:
-        """Forget a node's stamps with a higher epoch: after it lost its store, it counts its connections from here."""
+        """Forget a node's stamps of higher epochs than that of its present connection.
+
+        A node that lost its store counts its connections anew: its reports would else count as overtaken.
+        """
         stamps = self._stamps.get(node, {})
         for key in [key for key, stamp in stamps.items() if stamp.epoch > epoch]:
             del stamps[key]

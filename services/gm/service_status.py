@@ -4,7 +4,7 @@ A condition is a fact with a reason, a message and times. In ``Status.conditions
 present phase is last; no other phase has status "True". ``Drift``, ``Overload`` and ``Code`` are not phases, and have
 their own status.
 
-What the phases of a service mean:
+What the phases of a service mean (the server of an InferenceModel counts as an edge worker):
 
 - Running: every expected worker runs the present generation.
 - Degraded: an edge worker runs, so samples are answered, but something else differs from the spec. If a worker ran in
@@ -12,7 +12,8 @@ What the phases of a service mean:
   reach, by the last report of that node's local controller.
 - Pending: no edge worker runs yet, or no cloud worker of a joint inference service has ever started; something is
   missing, offline or still starting. Recovers by itself or when that appears.
-- Failed: no edge worker runs, a worker has failed, and none may run on a node that is not reached.
+- Failed: no edge worker runs, a worker has failed, nothing that the service names is missing, and no edge worker may
+  run on a node that is not reached.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class ReadinessTally:
 
     Attributes:
         active: workers that run.
-        edges: edge workers that run, and those that ran when their node went offline.
+        edges: edge workers that run, and nodes on which one ran when they went offline.
         doubtful: edge workers that may run on a node that Kubernetes does not reach.
         clouds: cloud workers that have started, whether or not they run.
         failed: problems of workers that have failed.
@@ -226,6 +227,7 @@ def count_pods(
     of each worker whose next pod is made to wait.
     """
     unreached: dict[str, list[PodView]] = {}
+    # in reverse order of the names, so that the problems of ``edge`` come before those of ``cloud``
     for role, number in sorted(numbers.items(), reverse=True):
         pods = [view for view in views if view.worker_name == role]
         if sum(view.up and view.current and not view.leaving for view in pods) >= number:
@@ -249,6 +251,7 @@ def _shortage(role: str, number: int, pods: Sequence[PodView], up: Sequence[PodV
     """Yield why fewer pods of a worker's present template are up than ``number``; ``up``: those of any template."""
     starting = [view for view in pods if not view.up and view.phase != "Failed"]
     current = sum(view.current for view in up)
+    # while another pod is up, one that starts in the usual time is an update, and no trouble
     if starting and not (up and starting[0].starting and not starting[0].late):
         yield _pod_trouble(starting[0], "WorkerNotUp")
     elif up:
@@ -281,6 +284,7 @@ def _shown_fields() -> Iterator[str]:
     yield "drifting"
 
 
+#: the names of TaskInfo's fields in JSON, by their names in Python
 _KEYS = {field.name: field.encode_name for field in msgspec.structs.fields(TaskInfo)}
 #: counts that a status shows: key in the status, and field of TaskInfo
 COUNTS = {_KEYS[name]: name for name in _shown_fields()}
@@ -361,8 +365,8 @@ def service_status(
     ``missing``: references that do not exist. ``previous``: the last status; None: there was none. ``now``: RFC 3339.
 
     ``pods``: the pods of the workers; None: nodes start workers themselves. With pods, the nodes' reports only have
-    counts; ``numbers`` and ``held_back`` are those of ``count_pods``. ``cloud``: whether the service is not started
-    before its cloud worker is.
+    counts; ``numbers`` and ``held_back`` are those of ``count_pods``. ``cloud``: whether the service counts as started
+    only once a cloud worker has started.
     """
     tally = ReadinessTally()
     if pods is None:
@@ -406,7 +410,8 @@ def service_status(
 def conclude(status: Status, verdict: Readiness, previous: Status | None, generation: int, now: str) -> Status:
     """Return ``status`` with the phase of ``verdict``, and its condition after those of the ``previous`` status.
 
-    ``now``: RFC 3339. The time of the transition stays while the phase does.
+    ``generation``: the user's own one that was observed. ``now``: RFC 3339. The time of the transition stays while the
+    phase does. Reason and message are cut to the limits of a condition.
     """
     earlier = previous.conditions if previous else []
     same = next((c for c in earlier if c.type == verdict.phase and c.status == "True"), None)
@@ -498,9 +503,10 @@ def _overload_condition(
 def _code_condition(
     earlier: Sequence[Condition], before: Iterable[NodeSummary], nodes: Iterable[NodeSummary], generation: int, now: str
 ) -> Condition | None:
-    """Return the condition ``Code``: a Python file of the service has changed on a node. None: none has changed.
+    """Return the condition ``Code``: a Python file of the service has changed on a node.
 
-    The message names the newest changes: those from ``before``, the nodes of the previous status, to ``nodes``.
+    The message names the newest changes: those from ``before``, the nodes of the previous status, to ``nodes``. Without
+    a change the earlier condition of this generation stays; None: there is none.
     """
     digests = {node.node: node.code for node in before}
     changes = [

@@ -62,7 +62,8 @@ class StatusTopics:
     async def clear_leftovers(self, bus: Bus) -> None:
         """Have the topics of deleted resources cleared that have a retained message; called once, at the start.
 
-        Waits until ``bus`` is connected, and then 5 s for the retained messages.
+        Waits until ``bus`` is connected, and then 5 s for the retained messages. Does nothing if GM's store may have
+        been lost: then a missing resource need not have been deleted.
         """
         if not self._cluster.complete:
             return

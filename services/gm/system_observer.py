@@ -1,7 +1,8 @@
 """The facts about the system that only GM has (``SystemObserver``), for its answers, its page and its readiness.
 
 These are the answers of services in the last minute, workers that have not reported lately, clocks of nodes, dead
-letters (messages that a client could not read), and GM's own trouble. All lists are bounded: the worst come first.
+letters, and GM's own trouble. A dead letter is a message that a client could not read. All lists are bounded; the worst
+services and clocks come first.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ class SystemObserver:
         return sorted(totals, key=lambda total: total.degraded / total.answered, reverse=True)[:MOST_ENTRIES]
 
     def _quiet_workers(self) -> Iterator[QuietWorker]:
-        """Yield the running workers whose next report is overdue, with the time of the last one."""
+        """Yield the running workers without another problem whose next report is overdue, with the last one's time."""
         for report in self._online_reports():
             for worker in report.status.workers:
                 if worker.last_report and worker.phase == "Running" and not worker.reason:
@@ -144,7 +145,7 @@ class SystemObserver:
         return {node: round(offset_s, 1) for node, offset_s in offsets[:MOST_ENTRIES] if abs(offset_s) > CLOCK_S}
 
     def _recent_letters(self) -> RecentLetters | None:
-        """Return the number of dead letters in the last minute, with the first one; None: there was none."""
+        """Return the number of dead letters in the last minute (at most 100), with the first one; None: none came."""
         if not self._dead_letters:
             return None
         since = asyncio.get_running_loop().time() - WINDOW_S

@@ -1,7 +1,7 @@
 """Receives the nodes' messages (``Upstream``): presences, reports, syncs and dead letters.
 
-A presence says whether a node is online, a report is the state of one resource on a node, a sync lists all that a node
-holds, and a dead letter is a message that a client could not read.
+A presence shows whether a node is online. A report is the state of one resource on a node. A sync lists all that a node
+holds. A dead letter is a message that a client could not read.
 
 A body that contradicts its topic is refused, so that a node can report only on itself (the broker's rules restrict who
 may write a topic). A handler checks the message. ``IngressLimiter`` then runs its work: at once, or later if the node
@@ -252,8 +252,8 @@ class Upstream:
 
     async def _take_status(self, node: str, key: Key, status: NodeStatus, stamp: SequenceNumber) -> None:
         """Process a checked report on a resource."""
-        stored, named = self._cluster.get(key), bool(status.uid)
-        if not named:
+        stored, has_uid = self._cluster.get(key), bool(status.uid)
+        if not has_uid:
             if stored is None:
                 return  # nothing on the node can be named in a delete
             status = complete_report(status, stored, self._plane.index.roles_on(key, node) or frozenset())
@@ -261,9 +261,9 @@ class Upstream:
             # an earlier uid of that name: a retained report, or an old insert has reached the node late
             await self._plane.process_unknown_report(node, key, status)
         elif self._plane.reports.take(key, node, status, stamp):
-            done = named and self._plane.downstream.acknowledge(node, key, status.uid, status.observed_generation)
+            is_last = has_uid and self._plane.downstream.acknowledge(node, key, status.uid, status.observed_generation)
             # users wait for the last node's acknowledgement, not for counts
-            self._plane.queue.add(key, spaced=not done)
+            self._plane.queue.add(key, spaced=not is_last)
             for watcher in self._plane.index.watchers(key):
                 self._plane.queue.add(watcher, spaced=True)
 
@@ -286,7 +286,10 @@ class Upstream:
             await self.intake.offer(node, delivery.address.text, work, size=len(delivery.packet.payload), cost=cost)
 
     async def _is_admitted(self, node: str) -> bool:
-        """Whether messages of a node are processed: of each known node, and of a limited number of unknown ones."""
+        """Whether messages of a node are processed: of each known node, and of a limited number of unknown ones.
+
+        An unknown node is counted as a stranger; above the limit an event is recorded.
+        """
         nodes = self._plane.nodes
         if node in nodes or node in self._strangers:
             return True

@@ -28,7 +28,7 @@ log = structlog.get_logger()
 PARALLEL_PULLS, REMEMBERED_FILES = 8, 256
 #: seconds until a failed pull may be tried again
 AGAIN_S = 5.0
-#: the begin of the reason why a store cannot have a file until its operator removes others
+#: the beginning of the reason why a store cannot have a file until its operator removes others
 FULL = "the store of files is full"
 
 
@@ -53,17 +53,19 @@ class WorkerFile:
 
 
 class WorkerFileStore:
-    """Pulls files into the store that ``open`` gives it; before that, each pull fails. The caller runs ``run``.
+    """Pulls files into the store that ``open`` sets; before that, each pull fails. The caller runs ``run``.
 
-    ``changed`` is called with the resource that needs a file when its pull has ended, and when it may be repeated.
+    ``changed`` is called with the resource that needs a file when the file's pull has ended, and after a failure again
+    when the pull may be repeated.
     """
 
     def __init__(self, changed: Callable[[Key], None]) -> None:
-        #: by digest, of each file that was pulled: empty if the store has it, else why it has not
+        #: by digest, of the last files that were pulled: empty if the store has the file, else why it has not
         self.states: dict[str, str] = {}
         self._changed = changed
         self._store: tuple[Bus, ManagedCache] | None = None
         self._waiting: asyncio.Queue[tuple[Key, WorkerFile]] = asyncio.Queue(PARALLEL_PULLS * 8)
+        #: digests of the files whose pull waits, runs, or may not be repeated yet
         self._pulling: set[str] = set()
 
     def open(self, bus: Bus, cache: ManagedCache) -> None:
@@ -71,7 +73,7 @@ class WorkerFileStore:
         self._store = bus, cache
 
     def pull(self, key: Key, file: WorkerFile) -> None:
-        """Queue the pull of a file that the resource ``key`` needs, unless it is queued, or the queue is full.
+        """Queue the pull of a file that the resource ``key`` needs, unless the file is queued or the queue is full.
 
         The caller repeats the call until ``states`` has an empty text for the file.
         """

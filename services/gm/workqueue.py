@@ -42,7 +42,7 @@ class WorkQueue(Generic[K]):
     """Calls ``work`` for each added key, while ``run`` runs.
 
     ``name``: in logs and metrics. ``spacing``: least seconds between two calls for a key that is added with
-    ``spaced=True``. ``workers``: keys that are processed at a time.
+    ``spaced=True``; 0: no least time. ``workers``: keys that are processed at a time.
 
     ``work`` may raise: a HalimedeError is logged as one line, any other error is a bug and is logged with its
     traceback. In both cases the key is processed again after a growing delay, and other keys are not delayed.
@@ -88,8 +88,9 @@ class WorkQueue(Generic[K]):
     def add(self, key: K, *, at: float = 0.0, spaced: bool = False, first: bool = False) -> None:
         """Have a key processed: as soon as possible, or at the event loop's time ``at``.
 
-        ``spaced``: not sooner than ``spacing`` seconds after its last call. ``first``: before all keys that are due,
-        because a user waits for it. If the key waits already, the earlier time holds.
+        ``spaced``: not sooner than ``spacing`` seconds after the beginning of its last call, and later still after a
+        slow call. ``first``: before all keys that are due, because a user waits for it. If the key waits already, the
+        earlier time holds.
         """
         due = float("-inf") if first else max(at, asyncio.get_running_loop().time())
         if spaced and key in self._last:

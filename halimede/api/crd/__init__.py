@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions, generated from the kinds: the API server checks exactly what ``parse`` checks.
+"""CustomResourceDefinitions, generated from the kinds: so the API server checks nearly all that ``parse`` checks.
 
 ``python -m halimede.api.crd`` writes the files. No running service imports this package.
 """

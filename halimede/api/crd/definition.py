@@ -28,6 +28,7 @@ from halimede.messages import Histogram, Status
 SERVICE_NAME = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 #: names for ``kubectl get`` of all kinds together
 CATEGORIES = ["sedna", "halimede"]
+#: a schema, or a part of one, as plain data
 Schema = dict[str, Any]
 #: keyword of a schema that keeps unknown fields
 KEEP = {"x-kubernetes-preserve-unknown-fields": True}
@@ -173,7 +174,11 @@ def _struct_schema(info: inspect.StructType) -> Schema:
 
 
 def _union_schema(kinds: Sequence[inspect.Type]) -> Schema:
-    """Return the schema of a union: of one type, of anything with numbers and lists, or one object for tagged types."""
+    """Return the schema of a union of types (``kinds``, without None).
+
+    One type has its own schema. A number or a list has a schema that allows anything. Tagged types become one object.
+    Raises TypeError for other types.
+    """
     if len(kinds) == 1:
         return _schema_of(kinds[0])
     if any(isinstance(kind, inspect.FloatType) for kind in kinds):

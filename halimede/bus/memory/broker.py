@@ -31,6 +31,8 @@ RECEIVE_MAXIMUM = 1000
 class MemoryBroker:
     """Topics, retained messages, shared subscriptions, wills. ``seed`` makes faults and back-off repeatable.
 
+    ``max_packet``: most bytes of a packet. ``max_queued``: most messages that wait for one client.
+
     Attributes:
         faults: the active faults; tests change its fields at any time.
         running: whether it accepts clients.
@@ -105,7 +107,10 @@ class MemoryBroker:
         link.begin(keep_s)
 
     def leave(self, link: MemoryTransport, ended: Ended, *, keep: bool = True) -> None:
-        """Remove a client for the reason ``ended``, publish its will, and keep its session if it is to be kept."""
+        """Remove a client for the reason ``ended``, and publish its will; do nothing if it has been removed.
+
+        ``keep``: the session stays for its lifetime; otherwise it ends.
+        """
         if self.links.get(link.client_id) is link:
             del self.links[link.client_id]
             link.end(ended)
@@ -164,7 +169,7 @@ class MemoryBroker:
             self.sessions[client_id].push(replace(packet, qos=1, retain=False))
 
     def replay(self, link: MemoryTransport, entry: SessionSubscription) -> None:
-        """Send the retained messages that match a new subscription, unless it is a shared one."""
+        """Send the retained messages that match the new subscription ``entry``, unless it is a shared one."""
         if entry.group:
             return
         now = asyncio.get_running_loop().time()
@@ -178,6 +183,8 @@ class MemoryBus(ReconnectingBus):
     """A client of a MemoryBroker, a ``Bus``. ``cut`` disconnects its network until ``heal``.
 
     ``session_s``: seconds for which the broker keeps its session; 0: the session ends with the connection.
+    ``receive_maximum``: most messages that the broker sends before the first is acknowledged. ``prefix``: levels before
+    every topic; empty: none.
     """
 
     def __init__(
@@ -215,7 +222,7 @@ class MemoryBus(ReconnectingBus):
         self._cut_off = False
 
     async def _open(self, will: Packet | None, deliver: Deliver) -> Transport:
-        """Join the broker, unless the network is down or the broker stopped."""
+        """Join the broker. Raises DisconnectedError if the network is down or the broker does not run."""
         await asyncio.sleep(self._broker.faults.delay_s[1] * 2)
         if self._cut_off:
             raise DisconnectedError("the connection is cut")

@@ -27,7 +27,7 @@ LOST = "the message or its acknowledgement was lost"
 
 @dataclass(frozen=True, slots=True)
 class RetainedMessage:
-    """A packet that the broker keeps, with the loop time at which it expires (infinite: never)."""
+    """A packet that the broker keeps, retained or queued, with the loop time at which it expires (infinite: never)."""
 
     packet: Packet
     expires: float
@@ -65,7 +65,7 @@ Transmit = Callable[[int, Packet], None]
 
 
 class Session:
-    """One client at the broker: subscriptions by filter, unacknowledged messages, queued messages.
+    """One client at the broker: subscriptions by filter, unacknowledged messages, at most ``max_queued`` queued ones.
 
     A session outlives its connection for ``keep_s`` seconds (until the loop time ``expires``), and the next client with
     that client id continues it: unacknowledged messages are sent again, flagged and with their old packet identifiers,
@@ -90,7 +90,10 @@ class Session:
         self.waiting: deque[RetainedMessage] = deque()
 
     def connect(self, transmit: Transmit, receive_maximum: int, keep_s: int) -> None:
-        """Continue with a client, to which ``transmit`` sends packets, at most ``receive_maximum`` at a time."""
+        """Continue with a client, to which ``transmit`` sends packets, at most ``receive_maximum`` unacknowledged.
+
+        ``keep_s``: seconds for which the session outlives this connection.
+        """
         self._transmit, self._receive_maximum, self.keep_s = transmit, receive_maximum, keep_s
         for key, packet in list(self.unacknowledged.items()):
             transmit(key, replace(packet, duplicate=True))
@@ -110,7 +113,7 @@ class Session:
         else:
             self.overflowed += 1
 
-    def acknowledged(self, key: int) -> None:
+    def acknowledge(self, key: int) -> None:
         """Record the acknowledgement of a packet identifier: a queued message gets its slot."""
         self.unacknowledged.pop(key, None)
         self._next()
@@ -133,7 +136,8 @@ class Session:
 class MemoryTransport(Transport):
     """One client's connection, a ``Transport``, which describes the methods.
 
-    ``MemoryBroker.join`` gives it its session.
+    ``MemoryBroker.join`` gives it its session. ``will``: published when the connection ends; None: there is none.
+    ``deliver``: gets the received messages.
     """
 
     session: Session
@@ -162,29 +166,32 @@ class MemoryTransport(Transport):
         if len(packet.tail):
             packet = replace(packet, payload=b"".join((packet.payload, packet.tail)), tail=b"")
         if not self._must_lose():
-            self._up.carry(partial(self._published, key, packet, answered=True))
+            self._up.carry(partial(self._receive_publish, key, packet, answered=True))
         elif packet.qos == 0:
             self._up.carry(partial(self._answer, key, SUCCESS))
         elif self._broker.chance.random() < 0.5:
-            self._up.carry(partial(self._published, key, packet, answered=False))
+            self._up.carry(partial(self._receive_publish, key, packet, answered=False))
         else:
-            self._up.carry(partial(self._unanswered, key, LOST))
+            self._up.carry(partial(self._fail_answer, key, LOST))
         return answer
 
     def subscribe(self, filter_: str, qos: int) -> PendingAck:
         """Subscribe at the broker, which sends retained messages at once."""
         key = next(self._keys)
-        self._up.carry(partial(self._subscribed, key, filter_, qos))
+        self._up.carry(partial(self._receive_subscribe, key, filter_, qos))
         return self._expect(key)
 
     def unsubscribe(self, filter_: str) -> PendingAck:
         """Unsubscribe at the broker."""
         key = next(self._keys)
-        self._up.carry(partial(self._unsubscribed, key, filter_))
+        self._up.carry(partial(self._receive_unsubscribe, key, filter_))
         return self._expect(key)
 
     async def close(self, *, keep: bool = False) -> None:
-        """Disconnect after the messages in flight; ``keep``: the session stays."""
+        """Disconnect after the messages in flight; the broker publishes the will. Waits at most ``CLOSE_TIMEOUT``.
+
+        ``keep``: the session stays for its lifetime; otherwise it ends.
+        """
         self._up.carry(partial(self._broker.leave, self, Ended("closed"), keep=keep))
         await asyncio.wait([self.ended], timeout=CLOSE_TIMEOUT)
 
@@ -206,27 +213,30 @@ class MemoryTransport(Transport):
         faults = self._broker.faults
         return faults.must_occur(faults.loss, self._broker.chance)
 
-    def _published(self, key: int, packet: Packet, *, answered: bool) -> None:
-        """Route a packet that has reached the broker. ``answered``: its acknowledgement is not lost."""
+    def _receive_publish(self, key: int, packet: Packet, *, answered: bool) -> None:
+        """Route a packet that has reached the broker. ``answered``: its acknowledgement is not lost.
+
+        ``key``: of its pending answer, as in ``_receive_subscribe`` and ``_receive_unsubscribe``.
+        """
         reason = self._broker.route(packet)
         if answered:
             self._down.carry(partial(self._answer, key, reason))
         else:
-            self._unanswered(key, LOST)
+            self._fail_answer(key, LOST)
 
-    def _subscribed(self, key: int, filter_: str, qos: int) -> None:
+    def _receive_subscribe(self, key: int, filter_: str, qos: int) -> None:
         """Handle a subscription that has reached the broker."""
         entry = self.session.filters[filter_] = SessionSubscription.parse(filter_, qos)
         self._down.carry(partial(self._answer, key, qos))
         self._broker.replay(self, entry)
 
-    def _unsubscribed(self, key: int, filter_: str) -> None:
+    def _receive_unsubscribe(self, key: int, filter_: str) -> None:
         """Handle the end of a subscription that has reached the broker."""
         self.session.filters.pop(filter_, None)
         self._down.carry(partial(self._answer, key, SUCCESS))
 
     def _transmit(self, number: int, packet: Packet) -> None:
-        """Deliver a QoS 1 message; it takes a slot of the receive maximum until it is acknowledged."""
+        """Deliver a QoS 1 message with the packet identifier ``number``; a lost one is delivered again later."""
         if self.ended.done() or number not in self.session.unacknowledged:
             return
         if self._must_lose():
@@ -243,7 +253,7 @@ class MemoryTransport(Transport):
         """Acknowledge a message to the broker; return whether the connection still exists."""
         if self.ended.done():
             return False
-        self._up.carry(partial(self.session.acknowledged, number))
+        self._up.carry(partial(self.session.acknowledge, number))
         return True
 
 
@@ -265,7 +275,7 @@ class Faults:
     redelivery_s: float = 1.0
 
     def must_occur(self, share: float, chance: random.Random) -> bool:
-        """Whether a fault of this share must occur now. A share of 0 draws no random number."""
+        """Whether a fault of this share must occur now, drawn from ``chance``. A share of 0 draws no random number."""
         return bool(share) and chance.random() < share
 
 
@@ -296,11 +306,11 @@ class Wire:
             arrive()
 
     def _arm(self) -> None:
-        """Call ``_arrived`` when the first message is due."""
+        """Call ``_deliver_due`` when the first message is due."""
         self._armed = True
-        asyncio.get_running_loop().call_at(self._waiting[0][0], self._arrived)
+        asyncio.get_running_loop().call_at(self._waiting[0][0], self._deliver_due)
 
-    def _arrived(self) -> None:
+    def _deliver_due(self) -> None:
         """Deliver the messages that are due."""
         self._armed = False
         now, first = asyncio.get_running_loop().time(), True

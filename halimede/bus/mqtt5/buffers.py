@@ -1,7 +1,7 @@
 """The two buffers of a connection: received bytes, divided into packets, and packets to send.
 
-A large received packet gets a separate buffer of its length, which the socket fills: its payload is a view of that
-buffer, and never a copy. Parts of sent packets are passed to the socket unchanged, many in one call.
+A large packet that has not arrived whole gets a separate buffer of its length, which the socket fills: its payload is a
+view of that buffer, not a copy. Parts of sent packets are passed to the socket unchanged, many in one call.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from halimede.errors import cause_of
 
 #: bytes of the shared buffer for packets that are not large: at most so much of a large packet is copied
 SHARED_BYTES = 16 * 1024
-#: a packet from this size (bytes) on has a separate buffer
+#: a packet from this size (bytes) on gets a separate buffer, unless it has arrived whole in the shared one
 LARGE = 8 * 1024
 
 
@@ -49,8 +49,8 @@ class ReceiveBuffer:
     def take_packets(self, count: int) -> tuple[list[tuple[int, bytes | memoryview]], MalformedError | None]:
         """Record ``count`` received bytes in ``free``; return the complete packets, and the error after them, if any.
 
-        Each packet is its first byte, and all that follows its length: a view of a separate buffer if it is large. The
-        caller raises the error after it has handled the packets before it.
+        Each packet is its first byte, and all that follows its length: bytes, or a view if it has a separate buffer.
+        The caller raises the error after it has handled the packets before it.
         """
         if self._large is not None:
             self.free = self.free[count:]
@@ -61,6 +61,7 @@ class ReceiveBuffer:
         shared, begin, end = self._shared, 0, self._partial + count
         packets: list[tuple[int, bytes | memoryview]] = []
         while begin < end:
+            # after the first byte its length: seven bits in each byte, the low ones first, and 0x80 in all but the last
             at, length, shift = begin + 1, 0, 0
             while at < end:
                 byte = shared[at]
@@ -104,9 +105,9 @@ FLUSHED = 8 * 1024
 class SendBuffer:
     """Bytes to write to a non-blocking socket. The transport's slots bound it, not this class.
 
-    All parts of one iteration of the event loop are sent at its end in one call; the rest follows as soon as the socket
-    accepts more. ``watch``: is told when bytes are sent. ``failed`` is called with the reason when sending is no longer
-    possible.
+    All parts of one iteration of the event loop are sent at its end in one call; what the socket does not accept
+    follows as soon as it accepts more. True while parts wait. ``watch``: is told when bytes are sent. ``failed`` is
+    called with the reason when sending is no longer possible.
 
     Attributes:
         blocked: whether the socket accepts no more bytes now.
@@ -156,7 +157,7 @@ class SendBuffer:
         return True
 
     def flush(self) -> None:
-        """Write as much as the socket accepts; never raises for a broken connection."""
+        """Write as much as the socket accepts. A broken connection is reported to ``failed``, not raised."""
         self._scheduled = False
         if self._closed or not self._parts:
             return

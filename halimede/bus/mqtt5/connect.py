@@ -28,8 +28,9 @@ async def connect(
 ) -> Mqtt5Transport:
     """Return a connection to one address on which the broker has accepted this client.
 
-    Each of connection, TLS and CONNACK has the address's ``timeout_s``. Raises OSError, TimeoutError,
-    DisconnectedError, or its subclass NotAllowedError if a retry needs a change first.
+    ``will``: None: there is no will. ``deliver``: gets the received messages. Each of connection, TLS and CONNACK has
+    the address's ``timeout_s``. Raises OSError, TimeoutError, DisconnectedError, or its subclass NotAllowedError if a
+    retry needs a change first.
     """
     context, login = settings.tls_and_login()
     hello = encoder.connect(
@@ -88,7 +89,10 @@ async def _dial(address: SocketAddress) -> socket.socket:
 
 
 async def _secure(sock: socket.socket, context: ssl.SSLContext, host: str) -> ssl.SSLSocket:
-    """Return the socket with TLS, after the handshake, without blocking. Raises NotAllowedError, OSError."""
+    """Return the socket with TLS, after the handshake, which does not block the event loop.
+
+    ``host``: the name that the certificate must have. Raises NotAllowedError, or OSError if the connection breaks.
+    """
     try:
         secured = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
     except OSError as error:
@@ -114,7 +118,7 @@ async def _secure(sock: socket.socket, context: ssl.SSLContext, host: str) -> ss
 
 
 async def _ready(sock: socket.socket, *, to_write: bool) -> None:
-    """Wait until a socket is readable or writable."""
+    """Wait until a socket is readable, or (``to_write``) writable."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
     watch, ignore = (loop.add_writer, loop.remove_writer) if to_write else (loop.add_reader, loop.remove_reader)

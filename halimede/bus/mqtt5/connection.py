@@ -29,7 +29,12 @@ READS = 16
 
 
 class Mqtt5Transport(Transport):
-    """A ``Transport`` over an open socket. ``accepted`` is set by the broker's CONNACK."""
+    """A ``Transport`` over an open, non-blocking socket. ``deliver``: gets the received messages.
+
+    Attributes:
+        accepted: set when the broker has accepted the client with its CONNACK.
+
+    """
 
     def __init__(self, sock: socket.socket, settings: MqttSettings, deliver: Deliver) -> None:
         super().__init__(NO_PACKET_LIMIT, settings.window)
@@ -70,7 +75,7 @@ class Mqtt5Transport(Transport):
             self._answers[identifier] = answer
         else:
             self._unsent.add(answer)
-            sent = partial(self._sent, answer)
+            sent = partial(self._set_written, answer)
         if len(payload) < encoder.JOINED:
             self._out.put(head + payload, tail, sent=sent)
         else:
@@ -138,16 +143,19 @@ class Mqtt5Transport(Transport):
         return answer
 
     def _identifier(self) -> int:
-        """Return a free packet identifier. Raises DisconnectedError if all are in use."""
+        """Return a free packet identifier; the time of its answer counts from now, if no earlier packet waits.
+
+        Raises DisconnectedError if all identifiers are in use.
+        """
         for _ in range(LAST_IDENTIFIER):
             self._last = self._last % LAST_IDENTIFIER + 1
             if self._last not in self._answers:
-                if not self._answers:  # otherwise an earlier packet is still waiting
+                if not self._answers:  # otherwise the time counts from an earlier packet
                     self._watch.waiting_since = monotonic()
                 return self._last
         raise DisconnectedError(f"the broker has answered none of {LAST_IDENTIFIER} packets")
 
-    def _sent(self, answer: PendingAck) -> None:
+    def _set_written(self, answer: PendingAck) -> None:
         """Set the answer to a QoS 0 message that was written."""
         self._unsent.discard(answer)
         self._settle(answer, SUCCESS)
@@ -197,7 +205,7 @@ class Mqtt5Transport(Transport):
             self._readable()
 
     def _handle(self, first: int, body: bytes | memoryview) -> None:
-        """Handle one packet. Raises MalformedError."""
+        """Handle one packet: its first byte, and all that follows its length. Raises MalformedError."""
         if first & 0xF0 == PUBLISH and self.accepted.done():
             packet, identifier = decoder.publish(first, body)
             acknowledge = partial(self._out.put, encoder.PUBACK + identifier.to_bytes(2)) if identifier else None
@@ -209,7 +217,7 @@ class Mqtt5Transport(Transport):
             self._handle_other(first, body)
 
     def _handle_other(self, first: int, body: bytes | memoryview) -> None:
-        """Handle a packet that is less frequent. Raises MalformedError."""
+        """Handle a packet of a less frequent kind, or refuse one at the wrong time. Raises MalformedError."""
         if first & 0xF0 == PUBLISH:
             raise MalformedError("a Publish at the wrong time", decoder.PROTOCOL_ERROR)
         packet = decoder.read(first, body)
@@ -219,7 +227,7 @@ class Mqtt5Transport(Transport):
         elif isinstance(packet, ConnAck) and not self.accepted.done():
             self._handle_connack(packet)
         elif isinstance(packet, decoder.Pong):
-            self._watch.pong()
+            self._watch.record_pong()
         elif isinstance(packet, Disconnect):
             text = name(packet.reason, packet.reason_string)
             taken_over = packet.reason == SESSION_TAKEN_OVER
@@ -246,13 +254,13 @@ class Mqtt5Transport(Transport):
         """Ping a silent broker, and end the connection if it does not answer."""
         now = monotonic()
         if self.paused:
-            self._watch.paused(now)
+            self._watch.record_pause(now)
         if why := self._watch.why_dead(now, self._out, waiting=bool(self._answers), blocked=self._out.blocked):
             self.end(Ended(why))
             return
         if self.accepted.done() and self._watch.must_ping(now):
             self._out.put(encoder.PINGREQ)
-            self._watch.pinged(now, self._out.put_bytes)
+            self._watch.record_ping(now, self._out.put_bytes)
         self._tick = self._loop.call_later(self._watch.pause, self._check_keepalive)
 
     def _broke(self, reason: str) -> None:

@@ -131,7 +131,8 @@ def publish(first: int, body: bytes | memoryview) -> tuple[Packet, int]:
 def properties(section: bytes) -> Properties:
     """Decode the properties of a message from all bytes after their length. Raises ValueError for invalid ones.
 
-    Of too many user properties only the first are returned, one more than allowed.
+    Reading stops after one user property more than allowed, so that ``check_properties`` refuses the message, and after
+    as many properties as a valid message can have.
     """
     response = correlation = b""
     expiry: int | None = None

@@ -51,15 +51,15 @@ class KeepAlive:
         """Use the broker's keepalive in seconds if that is shorter."""
         self.patience = min(self.patience, keepalive_s)
 
-    def pinged(self, now: float, at: int) -> None:
+    def record_ping(self, now: float, at: int) -> None:
         """Record that a ping was sent; ``at``: the position after it in the sent bytes."""
         self._pinged, self._ping_at = now, at
 
-    def pong(self) -> None:
+    def record_pong(self) -> None:
         """Record the broker's answer to the ping."""
         self._pinged = None
 
-    def paused(self, now: float) -> None:
+    def record_pause(self, now: float) -> None:
         """Record that nothing is read at present: answers of the broker, to pings as well, wait in the socket."""
         self.alive = self.answered = now
         self._pinged = None
@@ -69,9 +69,9 @@ class KeepAlive:
         return self._pinged is None and now - min(self.spoke, self.alive) >= self.patience * SILENCE_SHARE
 
     def why_dead(self, now: float, out: SendBuffer, *, waiting: bool, blocked: bool) -> str:
-        """Return why the connection is dead, empty if it is not.
+        """Return why the connection is dead, empty if it is not. Moves the deadlines of a connection that is alive.
 
-        ``waiting``: a packet has no answer yet. ``blocked``: the socket accepts no bytes.
+        ``out``: the bytes to send. ``waiting``: a packet has no answer yet. ``blocked``: the socket accepts no bytes.
         """
         if (self._pinged is not None or waiting) and out.has_progress():
             # a slow connection. A hanging process gains no time: once its system has the ping, the deadline stands

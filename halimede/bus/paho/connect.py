@@ -36,8 +36,9 @@ async def connect(
 ) -> PahoTransport:
     """Return a connection to one address on which the broker has accepted this client.
 
-    Each of connection, TLS and CONNACK has the address's ``timeout_s``. Raises OSError, TimeoutError,
-    DisconnectedError, or its subclass NotAllowedError if a retry needs a change first.
+    ``will``: None: there is no will. ``deliver``: gets the received messages. Each of connection, TLS and CONNACK has
+    the address's ``timeout_s``. Raises OSError, TimeoutError, DisconnectedError, or its subclass NotAllowedError if a
+    retry needs a change first.
     """
     context, login = settings.tls_and_login()
     tls = PahoContext(context, address.endpoint.host) if context else None
@@ -77,6 +78,7 @@ def _client(
 
 
 def _opened(_: Client, __: Any, sock: Any) -> None:
+    """Set the options of a new socket: a callback of paho."""
     disable_socket_delays(sock)
 
 

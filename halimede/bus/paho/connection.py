@@ -41,12 +41,17 @@ GRANTS = {
     "wildcards": "WildcardSubscriptionAvailable",
     "shared": "SharedSubscriptionAvailable",
 }
-#: those of them that are true or false
+#: the fields of ``Grants`` that are true or false
 SWITCHES = frozenset({"retain", "wildcards", "shared"})
 
 
 class PahoTransport(Transport):
-    """A ``Transport`` over paho with an open socket. ``accepted`` is set by the broker's CONNACK."""
+    """A ``Transport`` over paho with an open socket. ``deliver``: gets the received messages.
+
+    Attributes:
+        accepted: set when the broker has accepted the client with its CONNACK.
+
+    """
 
     def __init__(self, client: ReadingClient, settings: MqttSettings, deliver: Deliver) -> None:
         super().__init__(NO_PACKET_LIMIT, settings.window)
@@ -55,9 +60,12 @@ class PahoTransport(Transport):
         self._client = client
         self._window = settings.window
         self._durable = bool(settings.session_s)
+        #: seconds between two checks of the keepalive
         self._every = min(TICK, settings.keepalive_s * TICK_SHARE)
         self._deliver = deliver
+        #: why the connection has to end; None: it continues
         self._why: Ended | None = None
+        #: whether the event loop drives the client's socket
         self._attached = False
         self._tls: ssl.SSLSocket | None = None
         self._tick: asyncio.TimerHandle | None = None
@@ -129,10 +137,13 @@ class PahoTransport(Transport):
         super().end(ended)
 
     def _pending_ack(self, code: MQTTErrorCode, mid: int | None) -> PendingAck:
-        """Return the pending answer to a packet, which fails at once if paho could not send it."""
+        """Return the pending answer to a packet, which fails at once if paho could not send it.
+
+        ``code``: whether paho has sent or queued it. ``mid``: its packet identifier; None: it was not sent.
+        """
         answer = self._expect(mid or NOT_SENT)
         if code != MQTTErrorCode.MQTT_ERR_SUCCESS:
-            self._unanswered(mid or NOT_SENT, f"not sent: {error_string(code)}")
+            self._fail_answer(mid or NOT_SENT, f"not sent: {error_string(code)}")
         return answer
 
     # --- driving paho -----------------------------------------------------------------------------------------
@@ -191,6 +202,7 @@ class PahoTransport(Transport):
             self._drive(self._client.loop_read)
 
     def _writable(self) -> None:
+        """Let paho write on: the socket accepts bytes again."""
         self._drive(self._client.loop_write)
 
     def _misc(self) -> None:
@@ -202,6 +214,7 @@ class PahoTransport(Transport):
     # --- callbacks of paho (always within ``_drive``) ---------------------------------------------------------
 
     def _on_nothing_to_write(self, *_: Any) -> None:
+        """Stop waiting until the socket accepts bytes."""
         self._loop.remove_writer(self._fd)
 
     def _on_connect(self, _: Client, __: Any, flags: ConnectFlags, reason: ReasonCode, properties: Any) -> None:
@@ -226,9 +239,11 @@ class PahoTransport(Transport):
         )
 
     def _on_publish(self, _: Client, __: Any, mid: int, reason: ReasonCode, ___: Any) -> None:
+        """Set the answer to the publish with the packet identifier ``mid``; at QoS 0 it was written."""
         self._answer(mid, reason.value)
 
     def _on_answers(self, _: Client, __: Any, mid: int, reasons: list[ReasonCode], ___: Any) -> None:
+        """Set the answer to the SUBSCRIBE or UNSUBSCRIBE with the packet identifier ``mid``: each has one filter."""
         self._answer(mid, reasons[0].value if reasons else SUCCESS)
 
     def _on_message(self, _: Client, __: Any, message: MQTTMessage) -> None:
@@ -236,7 +251,7 @@ class PahoTransport(Transport):
         response_topic, correlation, expiry_s, properties = self._client.message_properties
         packet = Packet(
             topic=message.topic,
-            payload=bytes(message.payload) or self._client.payload,
+            payload=bytes(message.payload) or self._client.payload,  # empty if ``ReadingClient`` has read it
             qos=message.qos,
             retain=message.retain,
             response_topic=response_topic,
@@ -294,6 +309,7 @@ class ReadingClient(Client):
     the keepalive of an open connection, passes no view to the socket, and gives no message before it is decoded.
     """
 
+    #: properties and payload of the message that is being received
     message_properties = NO_PROPERTIES
     payload = b""
     #: seconds for the answer to a ping

@@ -22,7 +22,10 @@ THEIRS, OURS = "sedna", "halimede.compat.sedna"
 
 
 def main(arguments: list[str]) -> int:
-    """Run the script with its arguments as Python would, with ``sedna`` importable; return the exit code."""
+    """Run the script with its arguments as Python would, with ``sedna`` importable; return the exit code.
+
+    Raises SystemExit and other exceptions of the script, but for HalimedeError, which is printed in one line.
+    """
     if not arguments or arguments[0] in {"-h", "--help"}:
         print(f"{USAGE}\n\n{__doc__}", file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else MISTAKE

@@ -26,12 +26,13 @@ from halimede.messages import Frame, Prediction
 CALL_KEY = "sedna"
 #: msgpack's extension code for an array inside of other data
 ARRAY_CODE = 1
-#: limits of a raw frame's shape
+#: most axes of a raw frame, and most elements of one axis
 MAX_AXES, MAX_AXIS = 4, 65_535
 #: bytes per row of the picture that contains other data
 ROW_BYTES = 4096
 #: kinds of elements that are plain numbers, little endian or of one byte
 NUMBER_KINDS = "biufc"
+#: the correction of data that cannot be encoded
 DATA_FIX = "give an array of numbers, or text, bytes, numbers, lists and dicts (of these, and of arrays)"
 
 

@@ -57,17 +57,21 @@ class CloudClient:
         self._ledger: Ledger
         self._reporter: StatusReporter
         self._limited_log = RateLimitedLogger()
+        #: the final report: status, reason and message
         self._last: tuple[Status, str, str] = ("completed", "", "")
         self._open = False
 
     def open(self) -> None:
-        """Start the thread and connect. Waits briefly for the broker; raises the error of a user's mistake."""
+        """Start the thread and connect; call it once. Waits for the broker, at most FIRST_S seconds.
+
+        Without the broker it returns. Raises what prevents the thread from running, such as a refused password.
+        """
         self._thread.start()
         self._ready.result()
         self._open = True
         atexit.register(self.close)
 
-    def running(self) -> None:
+    def report_running(self) -> None:
         """Report to the local controller that the script answers samples."""
         self._loop.call_soon_threadsafe(self._reporter.set, "running")
 
@@ -86,7 +90,7 @@ class CloudClient:
     def count(self, counts: Mapping[Count, int], latencies: Mapping[Latency, float]) -> None:
         """Add the counts of one sample, and its times in milliseconds."""
         with contextlib.suppress(RuntimeError):  # the loop may be closed
-            self._loop.call_soon_threadsafe(self._counted, counts, latencies)
+            self._loop.call_soon_threadsafe(self._add_counts, counts, latencies)
 
     def close(self, error: Exception | None = None) -> None:
         """Send the final report and disconnect; ``error`` is what ended the script's service, if any."""
@@ -111,7 +115,7 @@ class CloudClient:
             self._limited_log.warning("cloud did not answer", reason=str(error.reason), detail=error.detail[:256])
             raise
 
-    def _counted(self, counts: Mapping[Count, int], latencies: Mapping[Latency, float]) -> None:
+    def _add_counts(self, counts: Mapping[Count, int], latencies: Mapping[Latency, float]) -> None:
         """Add counts and times to the ledger."""
         for count, n in counts.items():
             self._ledger.add(count, n)
@@ -160,7 +164,7 @@ class CloudClient:
             self._ledger.follow(Count.LATE, lambda: self._offload.late)
             self._ledger.follow(Count.UNASKED, lambda: self._offload.unknown)
             await self._offload.start()
-            await self._first()
+            await self._wait_for_broker()
             reports = asyncio.create_task(self._reporter.run(), name="reports")
             self._ready.set_result(None)
             await self._stop.wait()
@@ -168,8 +172,8 @@ class CloudClient:
             reports.cancel()
             await self._reporter.publish_final(*self._last)
 
-    async def _first(self) -> None:
-        """Wait briefly for the broker, so that cloud workers can answer the first samples."""
+    async def _wait_for_broker(self) -> None:
+        """Wait for the broker, at most FIRST_S seconds, so that cloud workers can answer the first samples."""
         try:
             await self._bus.wait_connected(min(FIRST_S, self._settings.deadline_s))
         except BusError as error:

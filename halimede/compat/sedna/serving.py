@@ -38,7 +38,7 @@ class Estimator:
         self._service = service
 
     def load(self, model_url: str) -> None:
-        """Load the model from a path."""
+        """Load the model from the path ``model_url``."""
         self._service.load(model_url)
 
     def predict(self, data: Array) -> Any:
@@ -81,7 +81,10 @@ class BigModel(WrappedModel):
         self._service = service
 
     def prepare_frame(self, frame: Frame, image: Array) -> Array:
-        """Return a call, which only the script's code reads, in an array, or the prepared frame. Raises SampleError."""
+        """Return a script's call as the only element of an array of objects, or another frame as its model wants it.
+
+        Raises SampleError for an invalid call.
+        """
         try:
             call = read_call(frame)
         except DecodeError as error:

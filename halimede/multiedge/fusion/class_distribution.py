@@ -34,9 +34,9 @@ from halimede.multiedge.stage import Item, Stage, Tools
 Vector = NDArray[np.float64]
 #: most classes of a model, because their names travel with every finding
 MAX_CLASSES = 4096
-#: lists of names that are stored once for all findings with equal names
+#: most lists of names that are stored once for all findings with equal names
 MAX_MODELS = 64
-#: keys in the value of a finding's prediction: the names of the classes, and the model's own value
+#: keys in the ``value`` of a finding's prediction: the names of the classes, and the ``value`` that the model gave
 LABELS, VALUE = "labels", "value"
 #: takes probabilities ``(cameras, classes)`` and weights ``(cameras,)``; returns the index of the best class and the
 #: fused probability of each class ``(classes,)``
@@ -47,7 +47,8 @@ class Named(Stage):
     """A ``Stage`` that adds the names of the model's classes to the prediction, as ``value.labels``.
 
     Put it after the stage that calls the model. The prediction's own value moves to ``value.value``. Nothing is added
-    if the model declares no names. Raises InvalidFieldError for a model with too many classes.
+    if the model declares no names, or a prediction has no probabilities. Raises InvalidFieldError for a model with more
+    than MAX_CLASSES classes.
     """
 
     def __init__(self, tools: Tools) -> None:
@@ -57,7 +58,10 @@ class Named(Stage):
             raise InvalidFieldError("Model spec.labels", f"{count} labels", f"fusion takes at most {MAX_CLASSES}")
 
     def run(self, items: Sequence[Item]) -> None:
-        """Add the names of the present model, which may be replaced while the worker runs. Raises SampleError."""
+        """Add the names of the present model, which may be replaced while the worker runs.
+
+        Raises SampleError if that model has more than MAX_CLASSES classes.
+        """
         labels = self._labels()
         if len(labels) > MAX_CLASSES:
             raise SampleError(f"the new model has {len(labels)} labels, and fusion takes at most {MAX_CLASSES}")
@@ -114,7 +118,8 @@ def _intern(names: tuple[str, ...]) -> tuple[str, ...]:
 def _names(prediction: Prediction, count: int, best: int) -> tuple[str, ...]:
     """Return the names of a prediction's ``count`` classes; empty if they are unknown: then only its label is used.
 
-    ``best``: the index of the class with the highest probability.
+    Without names in its value, the classes are named by their indexes, if its label is the index ``best`` of the class
+    with the highest probability, or missing.
     """
     value: Any = prediction.value
     names = value.get(LABELS) if isinstance(value, Mapping) else None
@@ -157,7 +162,10 @@ def vote(rows: Vector, weights: Vector) -> tuple[int, Vector]:
 
 
 def product(rows: Vector, weights: Vector) -> tuple[int, Vector]:
-    """Return the best class of the product of the distributions, each to the power of its weight; a ``Rule``."""
+    """Return the best class of the product of the distributions, each to the power of its weight; a ``Rule``.
+
+    No probability may be 0: ``calibrate`` sees to that.
+    """
     fused = softmax(weights @ np.log(rows))
     return int(fused.argmax()), fused
 

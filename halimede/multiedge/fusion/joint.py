@@ -25,7 +25,7 @@ from halimede.multiedge.stage import Finding, Joint, JointTools, Outcome, Parame
 COUNTED = ("instants", "complete", "incomplete", "undecided", "late", "repeated", "refused")
 #: nanoseconds in a second and in a millisecond
 NS, MS = 1_000_000_000, 1_000_000
-#: classes in a Fused message
+#: most classes in a Fused message
 TOP = 5
 #: milliseconds in a day
 DAY_MS = 86_400_000.0
@@ -44,9 +44,10 @@ AT = "spec.application.parameters"
 class Fusion(Joint):
     """A ``Joint`` that answers each finding with the combined prediction of all cameras for its instant.
 
-    An instant is answered when all active cameras have sent their finding, or when it has waited long enough. A finding
-    that arrives later is answered at once, with all findings of its instant so far. Nothing is stored: a worker that
-    takes over continues with the next findings. Raises InvalidFieldError for parameters of unknown cameras.
+    An instant is answered when all active cameras have sent their finding, when it has waited long enough, or when too
+    many instants wait. A finding that arrives later is answered at once, with all findings of its instant so far.
+    Nothing is stored: a worker that takes over continues with the next findings. Raises InvalidFieldError for
+    parameters of unknown cameras, if the service's cameras are known.
     """
 
     def __init__(self, tools: JointTools, settings: FusionSettings) -> None:
@@ -64,7 +65,10 @@ class Fusion(Joint):
         self._counts: Counter[str] = Counter()
 
     def take(self, findings: Sequence[Finding], now: float) -> Outcome:
-        """Add findings to their instants, and answer instants that are complete, and late findings."""
+        """Add findings to their instants; answer late findings, and the instants that ``due`` answers.
+
+        A finding without space keeps its own prediction.
+        """
         answers: dict[bytes, Prediction | None] = {}
         for finding in findings:
             camera = _camera(finding)
@@ -81,7 +85,7 @@ class Fusion(Joint):
         return Outcome(answers={**answers, **due.answers}, fused=due.fused)
 
     def due(self, now: float) -> Outcome:
-        """Answer the instants that are complete or have waited long enough."""
+        """Answer the instants that are complete or have waited long enough, or the oldest if too many wait."""
         answers: dict[bytes, Prediction | None] = {}
         fused: list[Fused] = []
         for instant in self._window.ready(now):

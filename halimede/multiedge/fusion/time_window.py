@@ -21,7 +21,7 @@ from halimede.multiedge.stage import Finding
 MAX_CAMERAS = 64
 #: the most keys of one finding: each worker that sends it has another key
 MAX_KEYS = 16
-#: instants do not wait for a camera after so many of its later pictures: it has none of the instant
+#: an instant no longer waits for a camera whose last pictures, so many, are all later than the instant
 PASSED = 2
 
 #: what became of a finding: it is part of an open instant; it was there before; its instant is closed; no space
@@ -116,6 +116,7 @@ class Window:
         self._absent_s = absent_s
         self._limit = limit
         self._listed = tuple(cameras[:MAX_CAMERAS])
+        #: None before the first finding, from which on the configured cameras count as active
         self._cameras: dict[str, _Camera] | None = None
         self._open: OrderedDict[Instant, None] = OrderedDict()
         self._closed: deque[Instant] = deque()
@@ -125,7 +126,7 @@ class Window:
         return len(self._open)
 
     def add(self, finding: Finding, camera: str, offset_ns: int, now: float) -> tuple[AddResult, Instant | None]:
-        """Add a finding to its instant, or to a new one; return what became of it, and the instant.
+        """Add a finding of ``camera`` to its instant, or to a new one; return what became of it, and the instant.
 
         The instant is None if there are too many cameras. ``offset_ns``: by how much the camera's clock is ahead.
         ``now``: monotonic seconds.
@@ -147,7 +148,10 @@ class Window:
         return ("joined" if instant.open else "late"), instant
 
     def ready(self, now: float) -> Iterator[Instant]:
-        """Close and yield the instants that need not wait any longer at ``now``, the oldest first."""
+        """Close and yield the instants that need not wait any longer at ``now``, the oldest first.
+
+        If more than ``limit`` are open, the oldest ones need not wait.
+        """
         for instant in list(self._open):
             if len(self._open) > self._limit or instant.due <= now or not self._must_wait(instant, now):
                 self._close(instant)
@@ -162,7 +166,10 @@ class Window:
         return [camera for camera in self._cameras or {} if camera not in instant.entries]
 
     def _note_camera(self, camera: str, now: float) -> _Camera | None:
-        """Return the state of a camera that has sent a finding at ``now``; None if there are too many cameras."""
+        """Return the state of a camera that has sent a finding at ``now``; None if there are too many cameras.
+
+        Cameras that are not configured are forgotten once they are absent.
+        """
         if self._cameras is None:
             self._cameras = {name: _Camera(now, listed=True) for name in self._listed}
         absent = [n for n, c in self._cameras.items() if not c.listed and now - c.active_at > self._absent_s]
@@ -175,7 +182,7 @@ class Window:
         return state
 
     def _nearest(self, camera: str, time_ns: int) -> Instant | None:
-        """Return the instant nearest to a time that can take a finding of the camera; None if there is none."""
+        """Return the nearest instant, open or closed, that can take a finding of the camera; None if there is none."""
         candidates = (
             instant
             for instant in chain(self._open, self._closed)

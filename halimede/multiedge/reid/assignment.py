@@ -41,7 +41,7 @@ def _cheapest_owners(costs: NDArray[np.float64]) -> NDArray[np.int64]:
         previous_columns = np.full(columns, -1)
         visited = np.zeros(columns, bool)
         row, column = start, -1
-        while True:
+        while True:  # visit columns, the cheapest first, until one is free
             reduced = costs[row] - row_potentials[row] - column_potentials
             if column >= 0:
                 visited[column] = True
@@ -57,7 +57,7 @@ def _cheapest_owners(costs: NDArray[np.float64]) -> NDArray[np.int64]:
             if owner[column] < 0:
                 break
             row = owner[column]
-        while column >= 0:
+        while column >= 0:  # along the path, each column gets the row of the column before it
             previous = previous_columns[column]
             owner[column] = start if previous < 0 else owner[previous]
             column = previous

@@ -37,7 +37,8 @@ class EmbeddingBank:
         self._limits = limits
         self._index: VectorIndex | None = None
         self._owner: dict[int, IdentityRecord] = {}
-        self._unindexed = 0
+        #: vectors that were added or removed since the graph was last saved
+        self._unsaved_changes = 0
 
     def __len__(self) -> int:
         return len(self._index) if self._index else 0
@@ -68,17 +69,17 @@ class EmbeddingBank:
         if length:
             self._index = VectorIndex(length)
             self._index.load(self._folder)
-            self._unindexed = self._index.reconcile(self._owner.keys(), lambda keys: _stored_vectors(store, keys))
+            self._unsaved_changes = self._index.reconcile(self._owner.keys(), lambda keys: _stored_vectors(store, keys))
 
     def save(self, least: int = 1) -> bool:
-        """Save the graph if at least ``least`` vectors have changed; return whether nothing failed.
+        """Save the graph if at least ``least`` vectors have changed since the last attempt; return False if it failed.
 
         Call it only after the changes are in the file: keys that are only in the graph would be used twice. If the
         disk is full, the graph is built again from the file at the next start.
         """
-        if self._index is None or self._unindexed < least:
+        if self._index is None or self._unsaved_changes < least:
             return True
-        self._unindexed = 0
+        self._unsaved_changes = 0
         try:
             self._index.save(self._folder)
         except (OSError, RuntimeError) as error:  # the graph is then built from the file
@@ -161,7 +162,7 @@ class EmbeddingBank:
         self._owner[key] = identity
         identity.keys = (*identity.keys, key)
         changes.vectors[key] = (identity.id, pack(vector))
-        self._unindexed += 1
+        self._unsaved_changes += 1
 
     def _drop(self, index: VectorIndex, identity: IdentityRecord, at: int, changes: Changes) -> None:
         """Remove the vector of an identity whose key has the index ``at``."""
@@ -171,11 +172,11 @@ class EmbeddingBank:
         identity.keys = identity.keys[:at] + identity.keys[at + 1 :]
         if changes.vectors.pop(key, None) is None:
             changes.dropped.add(key)
-        self._unindexed += 1
+        self._unsaved_changes += 1
 
 
 def _stored_vectors(store: GalleryStore, keys: Sequence[int]) -> Floats:
-    """Return the stored vectors of keys, ``(keys, length)``."""
+    """Return the stored vectors of keys, ``(keys, length)``. Raises SampleError for a missing or damaged vector."""
     return np.concatenate([unpack(store.vector(key), 1) for key in keys])
 
 

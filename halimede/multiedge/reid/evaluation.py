@@ -1,10 +1,10 @@
 """Measures of re-identification against the truth, as shares from 0 to 1, and the best threshold of similarity.
 
-``rank`` measures features: the share of pictures whose most similar picture of another camera shows the same object,
-among the pictures whose object another camera saw at all (the protocol of Zheng et al., "Scalable Person
-Re-identification: A Benchmark", ICCV 2015). ``idf1`` measures identities: the share of all sightings with the right
-identity, if each true identity is paired with at most one predicted identity over all cameras and the whole time
-(Ristani et al., "Performance Measures and a Data Set for Multi-Target, Multi-Camera Tracking", ECCV workshops 2016).
+``rank`` measures features: the share of pictures whose most similar picture of another camera shows the same object.
+Only pictures whose object another camera saw count (the protocol of Zheng et al., "Scalable Person Re-identification:
+A Benchmark", ICCV 2015). ``idf1`` measures identities: the share of all sightings with the right identity. For that,
+each true identity is paired with at most one predicted identity over all cameras and the whole time (Ristani et al.,
+"Performance Measures and a Data Set for Multi-Target, Multi-Camera Tracking", ECCV workshops 2016).
 ``threshold`` returns a cosine similarity, from -1 to 1: the one that best separates pairs of one object from pairs of
 two objects.
 """
@@ -38,7 +38,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class IdScore:
-    """The numbers of true sightings (``truth``), of predicted ones, and of those that agree; and IDF1 of them."""
+    """The numbers of true sightings (``truth``), of predicted ones, and of those that agree (IDTP)."""
 
     truth: int
     predicted: int
@@ -46,7 +46,7 @@ class IdScore:
 
     @property
     def idf1(self) -> float:
-        """The share of sightings that agree: 2 IDTP / (2 IDTP + IDFP + IDFN); 1 without any sightings."""
+        """The share of sightings that agree, IDF1 = 2 IDTP / (2 IDTP + IDFP + IDFN); 1 without any sightings."""
         both = self.truth + self.predicted
         return 2 * self.agree / both if both else 1.0
 
@@ -62,7 +62,9 @@ class IdScore:
 
 
 def idf1(truth: Iterable[Seen], predicted: Iterable[Seen], *, iou: float = 0.5) -> IdScore:
-    """Compare predicted sightings with true ones. Boxes show the same object if they overlap by at least ``iou``.
+    """Return how many predicted sightings agree with true ones, if identities are paired as well as possible.
+
+    Boxes show the same object if they overlap by at least ``iou`` (intersection over union).
 
     Give a box without an identity a unique name in ``predicted``: it counts as wrong.
     """
@@ -87,7 +89,7 @@ def idf1(truth: Iterable[Seen], predicted: Iterable[Seen], *, iou: float = 0.5) 
 def rank(features: Array, identities: Sequence[Hashable], cameras: Sequence[Hashable], k: int = 1) -> float:
     """Return the rank-k rate (0..1) of features; NaN if no two cameras saw the same object.
 
-    ``features``: ``(pictures, length)``; ``identities``, ``cameras``: what each picture shows, and whose it is. A
+    ``features``: ``(pictures, length)``; ``identities``, ``cameras``: what each picture shows, and its camera. A
     picture is a hit if one of its ``k`` most similar pictures of other cameras shows its object.
     """
     unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)

@@ -61,6 +61,7 @@ class Gallery:
         self._identities = Identities(limits)
         self._changes = Changes()
         self._stored_at: LruCache[tuple[str, str], float] = LruCache(MAX_STORED_TIMES)
+        #: seconds that galleries of this file have run; and the last ``set_time``, None before the first
         self._clock = 0.0
         self._now: float | None = None
 
@@ -90,7 +91,7 @@ class Gallery:
         self.store.close()
 
     def begin_anew(self, reason: str) -> None:
-        """Delete all identities, and move the file aside. ``reason``: for the log."""
+        """Delete all identities, and move the file aside. ``reason``: for the log. Raises the errors of ``open``."""
         self.store.reset(reason)
         self.bank.clear()
         self._identities.clear()
@@ -157,9 +158,10 @@ class Gallery:
         return self.get(identity.id) is identity and self.bank.learn(identity, vector, self._changes)
 
     def follow(self, track: Track) -> bool:
-        """Apply a decision of another worker's gallery; return False if it was applied before or is invalid.
+        """Apply a decision of another worker's gallery; return whether it was applied.
 
-        Raises SampleError for features that cannot be decoded.
+        It is not if it was applied before, if its features are zero or have another length, or if it has none and the
+        identity is unknown. Raises SampleError for features that cannot be decoded.
         """
         identity = self.get(track.identity)
         if identity and track.count <= identity.count:
@@ -205,7 +207,7 @@ class Gallery:
         return True
 
     def _forget(self, identity: IdentityRecord) -> None:
-        """Delete an identity."""
+        """Delete an identity from memory, and from the file at the next ``flush``."""
         self.bank.forget(identity, self._changes)
         self._identities.remove(identity)
         self._changes.forget(identity.id)

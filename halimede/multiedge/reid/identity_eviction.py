@@ -106,7 +106,7 @@ class Identities:
         self._passing.pop(identity.id, None)
 
     def evictable(self, added: int) -> IdentityRecord | None:
-        """Return the identity to evict before ``added`` others are added; None: there is space for them."""
+        """Return the identity to evict before ``added`` new ones are added; None: there is space for them."""
         return next(iter(self)) if len(self) + added > self._limits.identities else None
 
     def oldest_expired(self, clock: float) -> IdentityRecord | None:

@@ -47,8 +47,8 @@ MAX_NEAREST = 200
 MAX_CANDIDATES = 8
 #: reduction of the required similarity at the expected position, and the worth that is added to a pair there
 EXPECTED_SLACK, EXPECTED_WORTH = 0.25, 0.3
-#: overlap of boxes (0..1): at least this at the expected position, more than this: two boxes of one object, up to this:
-#: boxes of objects apart
+#: overlap (intersection over union) of two boxes: from the first number on, an object is at its expected position;
+#: above the second, both boxes show one object; up to the third, the objects are apart
 EXPECTED_OVERLAP, SAME_BOX, APART_BOX = 0.3, 0.5, 0.1
 #: pixels from the edge of the picture within which a box counts as cut off
 EDGE_PIXELS = 2.0
@@ -60,7 +60,7 @@ MAX_CAMERAS = 1024
 MAX_OBJECTS = 512
 #: weight of the newest speed in the mean
 NEW_WEIGHT = 0.5
-#: identities whose last camera is remembered
+#: most identities whose last camera is remembered
 MAX_LAST_SEEN = 20_000
 
 
@@ -81,7 +81,9 @@ class Matcher(Joint):
         self._answers: LruCache[tuple[str, bytes], Prediction] = LruCache(MAX_ANSWERS)
         #: frames in a row with vectors of another length
         self._strange = 0
+        #: new vectors are not stored yet; changes are not stored yet
         self._has_learned = self._dirty = False
+        #: monotonic seconds at which ``due`` stores changes next
         self._tend_at = 0.0  # at once: on a standby only ``due`` sets the gallery's time
 
     def open(self) -> None:
@@ -93,7 +95,10 @@ class Matcher(Joint):
         self.gallery.close()
 
     def take(self, findings: Sequence[Finding], now: float) -> Outcome:
-        """Assign identities to the objects of each finding; answer all. Malformed ones keep their own prediction."""
+        """Assign identities to the objects of each finding, and answer all findings.
+
+        A finding without objects or usable features keeps its own prediction. New vectors are stored before the return.
+        """
         self.gallery.set_time(now)
         answers: dict[bytes, Prediction | None] = {}
         tracks: list[Track] = []
@@ -112,7 +117,7 @@ class Matcher(Joint):
         return Outcome(answers, tracks)
 
     def due(self, now: float) -> Outcome:
-        """Store changes and delete expired identities, if it is time for that; there is never an answer."""
+        """Store changes and delete expired identities, if it is time for that; return an empty outcome."""
         if now >= self._tend_at:
             self.gallery.delete_and_store(now)
             self._dirty = False
@@ -124,7 +129,7 @@ class Matcher(Joint):
         return self._tend_at
 
     def follow(self, tracks: Sequence[Track]) -> None:
-        """Apply decisions of another worker; malformed ones are skipped."""
+        """Apply decisions of another worker; those with malformed features are counted and skipped."""
         for track in tracks:
             try:
                 self.gallery.follow(track)
@@ -132,14 +137,14 @@ class Matcher(Joint):
                 self._counts["malformed"] += 1
 
     def ask(self, query: IdentityQuery) -> IdentityAnswer:
-        """Answer a query by identity, by features, or by camera and time; the answer may hold an error."""
+        """Answer a query by identity, by features, or by camera and time; after an error the answer has its text."""
         try:
             return IdentityAnswer(worker=WORKER_NAME, identities=answer(self.gallery, query))
         except (SampleError, ValueError, sqlite3.Error, msgspec.DecodeError) as error:
             return IdentityAnswer(worker=WORKER_NAME, error=str(error))
 
     def snapshot(self) -> Iterator[Track]:
-        """Yield all known identities as tracks."""
+        """Yield the known identities as tracks. Raises sqlite3.Error or msgspec.DecodeError for an unreadable file."""
         return self.gallery.snapshot()
 
     def metrics(self) -> Mapping[str, float]:
@@ -150,7 +155,7 @@ class Matcher(Joint):
         return {f"reid_{name}": float(value) for name, value in (self._counts | sizes | counts).items()}
 
     def _answer(self, finding: Finding, tracks: list[Track]) -> Prediction | None:
-        """Return the answer to a finding, and add its decisions to ``tracks``; None: it has no usable features."""
+        """Return the answer to a finding, and add its decisions to ``tracks``; None: no objects or usable features."""
         prediction = finding.prediction
         try:
             rows = vectors(prediction)
@@ -206,8 +211,8 @@ class Matcher(Joint):
 def answer(gallery: Gallery, query: IdentityQuery) -> list[Identity]:
     """Return the identities that match a query, the latest or the most similar first.
 
-    Raises SampleError or ValueError for features of another length, sqlite3.Error or msgspec.DecodeError if the file
-    cannot be read.
+    Raises SampleError for features that cannot be decoded or are all zero, ValueError for features of another length,
+    sqlite3.Error or msgspec.DecodeError if the file cannot be read.
     """
     gallery.flush()
     if query.identity:
@@ -221,11 +226,14 @@ def answer(gallery: Gallery, query: IdentityQuery) -> list[Identity]:
 
 
 def _similar_identities(gallery: Gallery, query: IdentityQuery) -> list[Identity]:
-    """Return the identities that are most similar to the query's features."""
+    """Return the identities that are most similar to the query's features.
+
+    If the query names a camera or a time, only those with a sighting there. Raises the errors of ``answer``.
+    """
     vector = unit(unpack(query.embedding, 1)[0])
     if not vector.any():
         raise SampleError("the features are all zero")
-    (near,) = gallery.bank.nearest(vector[None], min(query.limit, MAX_NEAREST), 2.0)
+    (near,) = gallery.bank.nearest(vector[None], min(query.limit, MAX_NEAREST), 2.0)  # above 1: a complete search
     identities = (_identity(gallery, record, query, SIGHTINGS_EACH, similarity) for record, similarity in near.items())
     is_filtered = bool(query.camera or query.since or query.until)
     return [record for record in identities if record.sightings or not is_filtered]
@@ -254,9 +262,9 @@ class FrameMatches:
 
     Attributes:
         features: a unit vector for each object, ``(n, length) float32``.
-        camera: the camera of the frame.
+        camera: the camera of the frame; UNNAMED if unknown.
         time: its capture time by the camera's clock, in seconds since 1970.
-        boxes: the corners x1, y1, x2, y2 of each object in pixels, ``(n, 4) float64``.
+        boxes: the corners x1, y1, x2, y2 of each object in pixels, ``(n, 4) float64``; zeros for a whole picture.
 
     """
 
@@ -273,14 +281,17 @@ class FrameMatches:
         self._finding = finding
         self._gallery = gallery
         self._settings = settings
+        #: similarity of an object, by its index, to an identity; and the pairs of which the object is where expected
         self._near: dict[tuple[int, IdentityRecord], float] = {}
         self._expected: set[tuple[int, IdentityRecord]] = set()
+        #: positions of the identities that the camera saw shortly before or after this frame
         self._trajectories: dict[IdentityRecord, Trajectory] = {}
         if boxes:
             for id_, trajectory in trajectories.near_time(self.camera, self.time):
                 if (identity := gallery.get(id_)) is not None:
                     self._trajectories[identity] = trajectory
         self._positions = trajectories
+        #: indexes of the objects that have an identity
         self._matched: list[int] = []
 
     def pair_identities(self) -> list[IdentityRecord | None]:
@@ -344,14 +355,14 @@ class FrameMatches:
             camera=self.camera,
             time=self.time,
             box=self._message_boxes[i],
-            frame=finding.key[:16].hex().ljust(32, "0"),
+            frame=finding.key[:FRAME_ID_BYTES].hex().ljust(2 * FRAME_ID_BYTES, "0"),
             similarity=round(similarity, 4),
             worker=finding.worker,
             node=finding.node,
         )
 
     def _is_cut_off(self, i: int) -> bool:
-        """Whether an object extends beyond its picture, if the picture's size is known."""
+        """Whether an object reaches the edge of its picture; False if the picture's size is unknown."""
         size = self._finding.prediction.value
         if not isinstance(size, Mapping) or not self.boxes[i].any():
             return False
@@ -410,6 +421,7 @@ class Trajectories:
     def __init__(self, keep_s: float) -> None:
         self._keep_s = keep_s
         self._cameras: LruCache[str, OrderedDict[str, Trajectory]] = LruCache(MAX_CAMERAS)
+        #: the last camera of an identity, and the time when it saw the identity
         self._last_seen: LruCache[str, tuple[str, float]] = LruCache(MAX_LAST_SEEN)
 
     def near_time(self, camera: str, time: float) -> Iterator[tuple[str, Trajectory]]:
@@ -422,12 +434,15 @@ class Trajectories:
                 yield identity, trajectory
 
     def travel_s(self, identity: str, camera: str, time: float) -> float:
-        """Return the seconds since another camera saw the identity; infinity if ``camera`` itself saw it last."""
+        """Return the seconds since another camera saw the identity; infinity if ``camera`` saw it last, or none did."""
         last_camera, last_time = self._last_seen.get(identity) or (camera, 0.0)
         return float("inf") if last_camera == camera else abs(time - last_time)
 
     def record(self, camera: str, identity: str, time: float, box: Array) -> None:
-        """Record the position of an identity: ``box``, its corners ``(4,)`` in pixels at ``time``."""
+        """Record the position of an identity: ``box``, its corners ``(4,)`` in pixels at ``time``.
+
+        A position before the latest one is not recorded. The velocity is a running mean.
+        """
         self._last_seen.put(identity, (camera, time))
         by_identity = self._cameras.get(camera) or OrderedDict()
         self._cameras.put(camera, by_identity)

@@ -8,12 +8,12 @@ from halimede.errors import InvalidFieldError
 from halimede.multiedge.reid.identity_eviction import EvictionLimits
 from halimede.multiedge.stage import Parameters
 
-#: names of the joint's parameters; stages have their own
+#: names of the joint's parameters; stages have further ones
 PARAMETERS = (
     "threshold", "learn", "trackMs", "speed", "travelMs", "features", "identities", "vectors", "ttl", "confirm",
     "passing", "novelty", "sightings", "every",
 )  # fmt: skip
-#: vectors in memory
+#: most vectors in memory
 MOST_VECTORS = 500_000
 #: the longest time that a parameter may set
 YEAR_S = 366 * 86_400.0
@@ -25,12 +25,12 @@ class ReidSettings:
 
     Attributes:
         threshold: cosine similarity (0..1) from which two pictures show the same object.
-        learn: cosine similarity from which the vector of a picture may be stored for its identity.
+        learn: cosine similarity (0..1) from which the vector of a picture may be stored for its identity.
         track_s: seconds for which an object is expected along its trajectory, where a lower similarity is enough.
         speed: the most times its own size that an object moves in a second; 0: no limit.
         travel_s: the least seconds from one camera to another; 0: the cameras' views overlap.
         features: a name of the feature space; another name begins a new gallery.
-        limits: those of the gallery.
+        limits: numbers and times at which the gallery deletes identities.
 
     """
 
@@ -44,7 +44,10 @@ class ReidSettings:
 
 
 def parse(parameters: Parameters) -> ReidSettings:
-    """Return the parameters of an application. Raises InvalidFieldError for invalid ones."""
+    """Return the parameters of an application. Raises InvalidFieldError for invalid ones; ignores unknown ones.
+
+    Without the parameter ``learn`` its default is used, or ``threshold`` if that is higher.
+    """
     usual, limits = ReidSettings(), EvictionLimits()
     threshold = parameters.number("threshold", usual.threshold, least=0, most=1)
     chosen = EvictionLimits(

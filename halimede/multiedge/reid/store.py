@@ -69,7 +69,7 @@ class Changes:
     numbers: Mapping[str, int | float | str] = field(default_factory=dict)
 
     def forget(self, id_: str) -> None:
-        """Record that an identity was deleted, in place of its other changes."""
+        """Record that an identity was deleted, in place of its changed row; ``write`` drops its sightings."""
         self.rows.pop(id_, None)
         self.deleted.add(id_)
 
@@ -77,12 +77,13 @@ class Changes:
 class GalleryStore:
     """The open file. It is used from one thread. Once a write returns, its data survives a kill of the process.
 
-    ``sightings``: the most sightings in it. All methods but ``open`` raise sqlite3.Error.
+    ``sightings``: the most sightings in it. All methods raise sqlite3.Error; ``open`` and ``reset`` also OSError.
     """
 
     def __init__(self, path: Path, sightings: int) -> None:
         self.path = path
         self._most = sightings
+        #: number of the next sighting; its slot is this modulo the most sightings
         self._next = 0
         self._db: sqlite3.Connection
 
@@ -100,7 +101,7 @@ class GalleryStore:
             self.reset(str(error))
 
     def reset(self, reason: str) -> None:
-        """Move the file aside and begin a new one. ``reason``: for the log."""
+        """Move the file aside and begin a new one. ``reason``: for the log. Raises OSError and sqlite3.Error."""
         self.close()
         aside = quarantine(self.path, reason)
         log.critical("gallery put aside, starting with an empty one", path=str(aside), reason=reason)
@@ -117,9 +118,9 @@ class GalleryStore:
         return None if row is None else row[0]
 
     def rows(self, id_: str = "") -> Iterator[tuple[IdentityRecord, bytes]]:
-        """Yield the identity with this id, or all (empty), each with its latest sighting as JSON.
+        """Yield the identity with the id ``id_``, or all if it is empty, each with its latest sighting as JSON.
 
-        The least recently seen one comes first.
+        The least recently seen identity comes first.
         """
         rows = self._db.execute(
             f"SELECT {COLUMNS['identities']} FROM identities {'WHERE id = ?' if id_ else 'ORDER BY clock'}",  # noqa: S608

@@ -117,16 +117,17 @@ class VectorIndex:
 
     def save(self, folder: Path) -> None:
         """Write the graph to a file named by its digest, then remove the earlier one. Raises OSError, RuntimeError."""
-        part = folder / f"index.part{SUFFIX}"
-        self._index.save(str(part))
-        path = folder / f"index-{_digest(part)}{SUFFIX}"
-        part.replace(path)
+        unnamed = folder / f"index.part{SUFFIX}"
+        self._index.save(str(unnamed))
+        path = folder / f"index-{_digest(unnamed)}{SUFFIX}"
+        unnamed.replace(path)
         remove_saved(folder, path)
 
     def load(self, folder: Path) -> bool:
         """Load a saved graph; return False, and load nothing, if it is missing, damaged or of another length.
 
-        The library parses files in native code, so it receives only files that it has written itself.
+        The library parses files in native code, so it receives only files that it has written itself. Raises OSError
+        if a file cannot be read.
         """
         for path in sorted(folder.glob(f"index-*{SUFFIX}")):
             if path.name != f"index-{_digest(path)}{SUFFIX}":

@@ -16,12 +16,12 @@ from halimede.multiedge.stage import Item, Parameters, Stage, Tools
 
 #: prepared pictures in one call of a model
 BATCH = 32
-#: bytes of features that fit into a message
+#: most bytes of features in a message
 MAX_BYTES = 1_048_576
 
 
 def model_of(tools: Tools, *names: str) -> Model:
-    """Return the first of these models that the worker has. Raises InvalidFieldError if it has none."""
+    """Return the first of these models that the worker has. Raises InvalidFieldError if it has none of them."""
     for name in names:
         if name in tools.models:
             return tools.models[name]
@@ -34,7 +34,7 @@ def max_boxes(parameters: Parameters) -> int:
 
 
 def answers(model: Model, pictures: Sequence[Array]) -> list[Prediction]:
-    """Run a model on pictures of any sizes, in batches of equal prepared size; return its prediction for each.
+    """Run a model on pictures of any sizes, in batches of equal prepared shape; return its prediction for each picture.
 
     Raises SampleError if the model returns another number of predictions, and what the model raises.
     """
@@ -51,8 +51,8 @@ def answers(model: Model, pictures: Sequence[Array]) -> list[Prediction]:
 class Detect(Stage):
     """Let the worker's detector (without one its model) find boxes; those outside of the picture are left out.
 
-    A ``Stage`` with the parameters ``minScore`` (0.25): boxes below are removed; ``maxBoxes`` (32): the most boxes, the
-    best first.
+    A ``Stage`` with the parameters ``minScore`` (0.25): boxes below are removed; ``maxBoxes`` (32): the most boxes,
+    those with the highest scores.
     """
 
     def __init__(self, tools: Tools) -> None:
@@ -76,7 +76,7 @@ class Crop(Stage):
 
     A ``Stage``. Crops are views of the picture, not copies. Boxes without a pixel of the picture are removed, so that
     boxes and crops correspond. Parameters: ``margin`` (0.0): share of a box's width and height that is added on each
-    side; ``maxBoxes`` (32): the most boxes, the best first.
+    side; ``maxBoxes`` (32): the most boxes, those with the highest scores.
     """
 
     def __init__(self, tools: Tools) -> None:
@@ -100,8 +100,10 @@ class Crop(Stage):
 class Classify(Stage):
     """Let the worker's model answer each picture, and add what it returns to the prediction.
 
-    A ``Stage``. With ``crops`` it runs the model on each crop instead (after ``Crop``), and sets label and score of the
-    crop's box: ``functools.partial(Classify, crops=True)``. If no stage has set boxes, the crop is the picture.
+    A ``Stage``. A field of the model's answer replaces that of the prediction, unless it is None. With ``crops`` it
+    runs the model on each crop instead (after ``Crop``), and sets label and score of the crop's box:
+    ``functools.partial(Classify, crops=True)``. If no stage has set boxes, the only crop is the picture, and its answer
+    is that of the picture.
     """
 
     def __init__(self, tools: Tools, *, crops: bool = False) -> None:
@@ -110,7 +112,7 @@ class Classify(Stage):
         self._crops = crops
 
     def run(self, items: Sequence[Item]) -> None:
-        """Run the model on all pictures, or all crops, at once.
+        """Run the model on the pictures, or the crops, of all items together.
 
         Raises SampleError if boxes and crops do not correspond, or if the model gives no label for a crop.
         """
@@ -147,7 +149,7 @@ class Embed(Stage):
 
     A ``Stage``. The model's spec has ``postprocess.task: embedding``; a user's estimator returns a list of numbers. The
     vectors are normalized to length 1 and stored in ``prediction.embeddings`` as float16, in the order of the boxes. A
-    box whose vector has only zeros is removed.
+    vector of zeros is left out, and so is its box.
     """
 
     def __init__(self, tools: Tools) -> None:
@@ -172,7 +174,10 @@ def vectors(prediction: Prediction) -> NDArray[np.float32]:
 
 
 def vector_of(prediction: Prediction) -> NDArray[np.float32]:
-    """Return the unit vector ``(length,)`` in a model's result for one crop. Raises SampleError if there is none."""
+    """Return the vector ``(length,)`` in a model's result for one crop, scaled to length 1; zeros stay zeros.
+
+    The vector is in ``embeddings``, else in ``value``, else in ``probabilities``. Raises SampleError if there is none.
+    """
     if prediction.embeddings is not None:
         return unit(unpack(prediction.embeddings, 1)[0])
     value = prediction.value if prediction.value is not None else prediction.probabilities
@@ -182,9 +187,10 @@ def vector_of(prediction: Prediction) -> NDArray[np.float32]:
 
 
 def _describe(item: Item, rows: list[NDArray[np.float32]]) -> None:
-    """Store the vectors of an item's crops in its prediction; remove boxes and crops whose vector has only zeros.
+    """Store the vectors of an item's crops in its prediction; leave out vectors of zeros, with their boxes and crops.
 
-    ``rows``: a vector of length 1 or 0 for each crop. Raises SampleError if they do not fit the boxes or a message.
+    ``rows``: a vector of length 1 or 0 for each crop. Raises SampleError if there are not as many as boxes, if they
+    have different numbers of elements, or if they have more than MAX_BYTES.
     """
     boxes = item.prediction.boxes
     if boxes is not None and len(boxes) != len(rows):

@@ -29,7 +29,7 @@ MAX_CAMERAS = 32
 STRANGE = 5
 #: remembered answers of a camera: if a frame of a batch fails, the others are run again
 REMEMBERED = 64
-#: cells, of the nine around a cell, that must differ for the cell to count
+#: cells that must differ, of the three by three around a cell, for the cell to count
 CROWD = 4
 #: parts at most this many cells apart belong to one object
 GAP = 2
@@ -37,11 +37,11 @@ GAP = 2
 LABEL = "motion"
 #: a number for each cell, ``(height, width)``
 Plane: TypeAlias = NDArray[np.floating[Any]]
-#: pictures for the median, and the least number of them for a comparison
+#: pictures (planes) whose median is the background, and the least number of them for a comparison
 PLANES, LEAST = 9, 5
-#: indexes in the sorted pictures between which half of them lie
+#: indexes in the PLANES sorted pictures between which half of them lie
 LOW, HIGH = 2, 6
-#: cells that the fit of the light uses
+#: about so many cells are used to fit the light, spread over the picture
 FITTED = 4096
 #: factor from the median absolute deviation to the standard deviation of normal noise
 NORMAL = 1.4826
@@ -69,7 +69,7 @@ class _Settings:
         area: least share (0..1) of the picture that an object covers.
         most: share of the picture above which the whole picture counts as different.
         side: longest side in pixels at which pictures are compared.
-        memory: pictures in memory.
+        memory: the number of latest pictures over which those that make the background are spread.
         boxes: the most boxes of a picture.
 
     """
@@ -96,7 +96,8 @@ class Motion(Stage):
     - ``motionArea`` (0.0005): least share of the picture that an object covers;
     - ``motionMost`` (0.6): share of the picture above which the whole picture counts as different;
     - ``motionSide`` (320): longest side in pixels at which pictures are compared;
-    - ``motionMemory`` (180): pictures in memory; an object that stands still for half of them becomes background;
+    - ``motionMemory`` (180): latest pictures that make the background; an object that stands still for half of them
+      becomes background;
     - ``maxBoxes`` (32): the most boxes, the largest first.
     """
 
@@ -106,7 +107,10 @@ class Motion(Stage):
         self._cameras: LruCache[str, _Camera] = LruCache(MAX_CAMERAS)
 
     def run(self, items: Sequence[Item]) -> None:
-        """Set the boxes of each item; an empty list if nothing moves. Raises SampleError unless it is uint8."""
+        """Set the boxes of each item (an empty list if nothing moves), and learn the backgrounds.
+
+        A frame that comes again gets the boxes that it got before. Raises SampleError for a picture that is not uint8.
+        """
         for item in items:
             camera = self._camera(item.camera)
             boxes = camera.answers.get(item.id)
@@ -125,8 +129,11 @@ class Motion(Stage):
         return camera
 
     def _find_motion(self, camera: _Camera, image: Array) -> list[Box]:
-        """Return the boxes of what moves in a camera's next picture, and learn its background from the picture."""
-        factor = -(-max(image.shape[:2]) // self._settings.side)
+        """Return the boxes of what moves in a camera's next picture, and learn its background from the picture.
+
+        A picture that differs completely has no boxes, and is not learned before it is the fifth in a row.
+        """
+        factor = -(-max(image.shape[:2]) // self._settings.side)  # rounded up
         picture = small(image, factor)
         if camera.background.shape not in {None, picture.shape}:
             camera.background = Background(self._settings.memory)
@@ -206,7 +213,10 @@ def remove_isolated(mask: Mask, least: int) -> Mask:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The difference of each cell from the background in grey levels, and the ``limit`` above which it has moved."""
+    """Of each cell the difference from the background, ``moved``, and the ``limit`` above which it counts as motion.
+
+    Both are grey levels.
+    """
 
     moved: Plane
     limit: Plane
@@ -224,8 +234,10 @@ class Background:
     def __init__(self, memory: int) -> None:
         self._memory = memory
         self._planes: list[Plane] = []
+        #: of each cell the median of the planes, and the range in which half of them lie; None: too few planes
         self._middle: Plane | None = None
         self._spread: Plane | None = None
+        #: pictures so far, and those after the last one that became a plane
         self._pictures = 0
         self._since = 0
 
@@ -253,11 +265,15 @@ class Background:
         expected = np.clip(self._middle * gain + offset, 0, WHITE)
         moved = np.abs(picture - expected)
         noise = NORMAL * float(np.median(moved))
+        # cells that flicker, and noisy pictures, must differ by more; flicker alone at most doubles the threshold
         flicker = np.minimum(3 * self._spread * gain, 2 * threshold)
         return Difference(moved, np.maximum(flicker, max(threshold, 4 * noise)))
 
     def learn(self, picture: Plane) -> None:
-        """Learn from a picture. At first each picture counts, later one of ever more, up to one of memory / PLANES."""
+        """Learn from a picture. At first each picture counts, later one of ever more, up to one of memory / PLANES.
+
+        A picture whose light differs too much from that of the background is left out.
+        """
         self._pictures += 1
         self._since += 1
         if self._planes and self._since < min(max(1, self._memory // PLANES), max(1, self._pictures // 3)):
@@ -300,7 +316,7 @@ def fit_light(background: Plane, picture: Plane) -> tuple[Plane, Plane] | None:
     weight = np.diag([2e-4, 2e-4, 2e-4, 1e-5, 1e-3, 1e-3]) * len(before)
     start = np.array([gain * WHITE, 0, 0, float(np.median(after)), 0, 0])
     factors, lit = start, (after > 0) & (after < WHITE)
-    for _ in range(4):
+    for _ in range(4):  # each fit leaves out the cells that the fit before does not explain: moving objects
         residuals = np.abs(after - columns @ factors)
         fits = lit & (residuals <= max(2.0, 3 * NORMAL * float(np.median(residuals))))
         chosen = columns[fits]

@@ -87,6 +87,7 @@ class AdaptiveThresholds:
         self.rule = rule
         self._chance = chance
         most = max(costs.miss, costs.alarm)
+        #: costs as fractions of the higher cost of a wrong answer
         self._miss, self._alarm, self._upload = costs.miss / most, costs.alarm / most, costs.upload / most
         state = state or ThresholdState(low=rule.low, high=rule.high)
         self._samples = state.samples
@@ -94,9 +95,11 @@ class AdaptiveThresholds:
         pairs = (numbers[:, None] <= numbers).astype(np.float64)
         #: weight of each pair on start, and the share that each gets: all of them equally
         self._equal = pairs / pairs.sum()
+        #: weight of each pair, by the positions of its lower and of its upper threshold among 0, LIMITS and 1
         self._weights = (1 - FIRST) * self._equal
         low, high = sorted(bisect_right(LIMITS, value) for value in (state.low, state.high))
         self._weights[low, high] += FIRST
+        #: for each bin: the weight of all pairs that answer the negative class, and the positive one
         self._negative: list[float] = []
         self._positive: list[float] = []
         self._sum()
@@ -128,6 +131,7 @@ class AdaptiveThresholds:
         up = 1 - negative - positive  # a rounding error below 0 changes no decision
         drawn = self._chance()
         is_up = drawn < up
+        # an uploaded sample gets the class of more weight; of others, the drawn pair decides
         is_positive = positive >= negative if is_up else drawn >= up + negative
         answer = self.rule.with_class(prediction, is_positive=is_positive)
         return ThresholdDraw(answer, is_up, number, up + (1 - up) * audit_share)
@@ -142,9 +146,9 @@ class AdaptiveThresholds:
         false = (0.0 if is_positive else self._alarm) - self._upload
         weights, number = self._weights, draw.bin
         least = min(missed, false)  # 0 at most, as factors are 1 at most: no weight overflows
-        weights[number + 1 :, :] *= math.exp(rate * (least - missed))
-        weights[:, : number + 1] *= math.exp(rate * (least - false))
-        weights[: number + 1, number + 1 :] *= math.exp(rate * least)
+        weights[number + 1 :, :] *= math.exp(rate * (least - missed))  # both thresholds are above: negative
+        weights[:, : number + 1] *= math.exp(rate * (least - false))  # both are below: positive
+        weights[: number + 1, number + 1 :] *= math.exp(rate * least)  # the sample is between them: uploaded
         share = 1 / (self._time + 1)
         weights *= (1 - share) / float(weights.sum())  # above 0: the pairs of the least cost have the factor 1
         weights += share * self._equal
@@ -156,7 +160,7 @@ class AdaptiveThresholds:
         return min(max(self._samples, 1), HORIZON)
 
     def _sum(self) -> None:
-        """Compute for each bin the weights of all pairs that answer the negative class, and the positive one."""
+        """Set ``_negative`` and ``_positive`` from the weights of all pairs."""
         below = np.cumsum(self._weights.sum(axis=1))
         self._negative = (1 - below[:BINS]).tolist()
         self._positive = np.cumsum(self._weights.sum(axis=0))[:BINS].tolist()

@@ -48,7 +48,7 @@ class Audits:
 
 
 def is_same_answer(edge: Prediction, cloud: Prediction) -> bool:
-    """Whether two answers agree: in their boxes if either has any, else in their label, else in their value."""
+    """Whether two answers agree: in their boxes if either has ``boxes``, else in their label, else in their value."""
     if edge.boxes is not None or cloud.boxes is not None:
         return _has_same_boxes(edge.boxes or [], cloud.boxes or [])
     if edge.label is not None or cloud.label is not None:
@@ -57,7 +57,10 @@ def is_same_answer(edge: Prediction, cloud: Prediction) -> bool:
 
 
 def _has_same_boxes(edge: list[Box], cloud: list[Box]) -> bool:
-    """Whether each box, by descending score, overlaps an unmatched box of the same label by SAME_BOX or more."""
+    """Whether both have as many boxes, and each of ``edge`` matches another one of ``cloud``.
+
+    A box, by descending score, matches the unmatched box of its label that it overlaps most, by SAME_BOX or more.
+    """
     if len(edge) != len(cloud):
         return False
     unmatched = sorted(cloud, key=lambda box: -box.score)[:MOST_BOXES]

@@ -91,7 +91,7 @@ class ThresholdController:
 
 
 class Budget:
-    """One worker's budget: call ``admits`` for each sample that its model has answered, in order.
+    """One worker's budget: call ``admits`` for each sample, in order, or ``count_forced`` if the model failed on it.
 
     ``target``: the fraction of samples to upload, 0 to 1. ``cut``: the mining rule's own; None: it gives no numbers.
     ``uploaded``, ``samples``: uploads and all samples in earlier lives of the worker.

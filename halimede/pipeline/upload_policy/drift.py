@@ -69,7 +69,7 @@ class Shares:
 
 
 class Drift:
-    """Compares samples with a calibration: call ``see`` for each sample, ``audited`` for each audit.
+    """Compares samples with a calibration, ``artefact``: call ``see`` for each sample, ``audited`` for each audit.
 
     Attributes:
         drifting: samples differ from those of the calibration.
@@ -90,6 +90,7 @@ class Drift:
         self._labels = Shares([*classes.values(), 0.0], reference.samples) if reference and classes else None
         self._promised = artefact.metrics.get(AGREEMENT)
         self._agreed: deque[bool] = deque(maxlen=AUDITS)
+        #: number of samples
         self._count = 0
         #: consecutive checks that contradict ``drifting``
         self._contrary = 0

@@ -52,15 +52,18 @@ class LatencyEstimator:
     def __init__(self) -> None:
         #: bytes of uploads in flight
         self._under_way = 0
+        #: number of upload times that were learned
         self._answers = 0
         #: mean deviation of answers from the estimate, in seconds
         self._deviation = 0.0
         #: seconds of answers by the bytes transferred before them
         self._line = DecayedLine(OLD_WEIGHT)
+        #: timeouts since the last answer: bytes to transfer before the answer, and seconds of waiting
         self._timeouts: list[tuple[int, float]] = []
         self._probe_backoff = Backoff(PROBE_S, MAX_PROBE_S)
+        #: the time from which the next probe may be sent
         self._probe_at = 0.0
-        #: a probe may be sent, or is in flight
+        #: whether the next upload is a probe, and whether a probe is in flight
         self._probing = self._probe_out = False
 
     def must_withhold(self, size: int, left_s: float, now: float) -> bool:
@@ -83,10 +86,13 @@ class LatencyEstimator:
         return UploadTiming(size, self._under_way, probe)
 
     def end(self, trip: UploadTiming, seconds: float, now: float, *, answered: bool, timed_out: bool = False) -> None:
-        """Record the end of an upload after some seconds: answered, timed out, or (neither) not sent."""
+        """Record the end of the upload ``trip`` (of ``begin``) at ``now``, after ``seconds``.
+
+        If it was neither answered nor timed out, nothing is learned from its time.
+        """
         self._under_way -= trip.size
         if trip.probe:
-            self._probed(now, in_time=answered)
+            self._end_probe(now, in_time=answered)
         if answered:
             for ahead, waited in self._timeouts:
                 if waited > self._predict(ahead):
@@ -96,7 +102,7 @@ class LatencyEstimator:
         elif timed_out:
             self._timeouts = [*self._timeouts, (trip.ahead, seconds)][-MOST_TIMEOUTS:]
 
-    def _probed(self, now: float, *, in_time: bool) -> None:
+    def _end_probe(self, now: float, *, in_time: bool) -> None:
         """Record the end of a probe; after one in time, forget most of what was learned before."""
         self._probe_out = False
         if in_time:

@@ -27,10 +27,10 @@ class HardTotals(Struct, frozen=True, gc=False):
     """Running totals of one worker's hard samples.
 
     Attributes:
-        hard: all of them.
-        answered: those that the next tier answered.
-        refused: those that the next tier did not take, because it was busy or too slow.
-        unanswered: those without an answer in time although the next tier was up, or that were not sent because
+        hard: all of them but those that the upload budget withheld.
+        answered: how many of them the next tier answered.
+        refused: how many of them the next tier did not take, because it was busy or too slow.
+        unanswered: how many of them had no answer in time although the next tier was up, or were not sent because
             earlier samples were not answered.
 
     """
@@ -46,7 +46,7 @@ class OverloadDetector:
 
     Attributes:
         is_overloaded: the next tier takes fewer samples than are hard.
-        hard_per_s: hard samples a second, over the last WINDOW_S seconds.
+        hard_per_s: hard samples a second, as ``HardTotals`` counts them, over the last WINDOW_S seconds.
         answered_per_s: samples a second that the next tier answered, over the same time.
 
     """

@@ -77,8 +77,9 @@ class UploadDecision(Struct, frozen=True, kw_only=True, gc=False):
     Attributes:
         ask: the next tier is requested.
         hard: by mining, with the cut of the budget; a sample at this cut is hard, whether the budget has room or not.
+            Also a sample that the model failed on.
         audit: the next tier is requested only to compare its answer: this worker's answer counts.
-        reason: why a hard sample is not escalated; None: it is, or the sample is easy.
+        reason: why a hard sample is not escalated; None: it is, the sample is easy, or the user allows no uploads.
         hardness: the number that mining gave the sample; None: it gives none.
         cut: the number above which samples are hard; None: mining compares no numbers.
         trip: the upload, as the latency estimator knows it; None: no upload was begun.
@@ -152,7 +153,7 @@ class UploadPolicy:
         *,
         on_trial: bool = False,
     ) -> UploadDecision:
-        """Decide about a sample of ``size`` bytes with a deadline in ``left_s`` seconds.
+        """Decide about a sample whose upload has ``size`` bytes (estimated) and a deadline in ``left_s`` seconds.
 
         ``verdict``: of mining. ``prediction``: the model's answer; None: it did not run yet, and ``verdict`` is about
         the sample itself. ``now``: monotonic seconds. ``on_trial``: a canary answered, which the calibration does not
@@ -161,6 +162,7 @@ class UploadPolicy:
         hardness, cut, hard, reason = verdict.hardness, verdict.cut, verdict.hard, None
         if self.drift and not on_trial and (prediction is not None or hardness is not None):
             self.drift.see(hardness, prediction.label if prediction else None)
+        # decide whether it is hard
         draw = None if self.thresholds is None or on_trial else self._draw(prediction)
         if draw:
             hard, cut = draw.is_up, None
@@ -174,6 +176,7 @@ class UploadPolicy:
             reason = OffloadReason.TOO_SLOW
         if cut is not None and not math.isfinite(cut):
             cut = None  # messages cannot carry infinity
+        # withhold it, escalate it, audit it, or leave it to this worker
         if reason:
             self.withheld[reason] += 1
             return UploadDecision(ask=False, hard=hard, reason=reason, hardness=hardness, cut=cut, draw=draw)
@@ -194,8 +197,9 @@ class UploadPolicy:
             self.thresholds.learn(decision.draw, answer.label)
 
     def decide_failed(self, size: int, before: UploadDecision | None = None) -> UploadDecision:
-        """Decide about a sample that the model failed on: it is uploaded, and counts against the budget.
+        """Decide about a sample that the model failed on: it is uploaded, unless the user allows no uploads.
 
+        It counts against the budget, even beyond it.
         ``before``: the decision before inference, which this one replaces, with its trip; None: there was none.
         """
         if self._closed:
@@ -222,8 +226,9 @@ class UploadPolicy:
     ) -> None:
         """Record the outcome of an upload that took ``seconds`` and ended at ``now``; nothing without a trip.
 
-        ``reason``: why it was not answered. A sample that the next tier did not take stays charged to the budget: a
-        refund would lower the cut, and only more samples would be refused.
+        ``sent``: the sample was uploaded. ``answered``: the next tier has answered it. ``reason``: why not. A sample
+        that the next tier did not take stays charged to the budget: a refund would lower the cut, and only more samples
+        would be refused.
         """
         if decision.trip is None:
             return
@@ -236,7 +241,10 @@ class UploadPolicy:
             self.budget.refund()
 
     def compare(self, edge: Prediction, cloud: Prediction, *, on_trial: bool = False) -> bool:
-        """Return whether both answers to an audited sample agree, and record it for drift. Incomparable ones do not."""
+        """Return whether both answers to an audited sample agree, and record it for drift.
+
+        Answers that cannot be compared do not agree. ``on_trial``: a canary answered, which is not recorded for drift.
+        """
         try:
             agreed = is_same_answer(edge, cloud)
         except Exception:
@@ -271,10 +279,10 @@ def create(
 ) -> UploadPolicy:
     """Return the policy for a worker's settings.
 
-    ``chance``: returns random numbers from 0 up to 1. ``uploaded``, ``samples``: uploads and all samples in earlier
-    lives of the worker. ``audits``: returns the least fraction of audits at present; of a budget they get at most half;
-    None: the settings' own. ``thresholds``: where adapted ones continue; None: they begin. Raises InvalidFieldError for
-    an invalid calibration, and for audits beyond the budget.
+    ``miner``: the worker's mining. ``chance``: returns random numbers from 0 up to 1. ``uploaded``, ``samples``:
+    uploads and all samples in earlier lives of the worker. ``audits``: returns the least fraction of audits at present;
+    of a budget they get at most half; None: the settings' own. ``thresholds``: where adapted ones continue; None: they
+    begin. Raises InvalidFieldError for an invalid calibration, and for audits beyond the budget.
     """
     check_shares(settings.target_upload_ratio, settings.audit_share)
     artefact = read_artefact(settings.calibration, "CALIBRATION_URL") if settings.calibration else None

@@ -25,7 +25,7 @@ ROUNDS, MOST_SAMPLES = 10, 20_000
 SETTLING = 300
 #: the seed of the random order and of the audits
 SEED = 0
-#: whether each sample, or each sample of each round, is decided so
+#: True for each sample with a certain decision: ``[samples]``, or ``[rounds, samples]``
 Decisions = NDArray[np.bool_]
 
 

@@ -46,7 +46,10 @@ class Aggregation:
 
 
 def register(name: str) -> Callable[[A], A]:
-    """Return a decorator that registers a dataclass as the algorithm ``name``. Raises ValueError if it is taken."""
+    """Return a decorator that registers a dataclass as the algorithm ``name``.
+
+    It raises ValueError if the name is taken.
+    """
 
     def store(algorithm: A) -> A:
         if name in _algorithms:

@@ -20,9 +20,10 @@ from halimede.training.weights import Weights
 @register("TrimmedMean")
 @dataclass(slots=True)
 class TrimmedMean(TrimmedMeanParameters, Aggregation):
-    """An ``Aggregation`` that leaves out the share ``trim`` of the values at each end, at least one of three or more.
+    """An ``Aggregation`` that leaves out the share ``trim`` of the values at each end.
 
-    All updates weigh the same, because a trainer could claim to have many samples.
+    Unless ``trim`` is 0, that is at least one value of three or more. All updates weigh the same, because a trainer
+    could claim to have many samples.
     """
 
     def aggregate(self, weights: Weights, updates: Sequence[Update]) -> Weights:

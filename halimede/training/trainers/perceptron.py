@@ -89,12 +89,12 @@ class Perceptron:
                 batch_loss, gradients = _gradients(layers, inputs[batch], data.labels[batch], data.classes)
                 loss += batch_loss * len(batch) / len(data)
                 for layer, first, speed, gradient in zip(layers, start, velocity, gradients, strict=True):
-                    for part in (0, 1):
-                        pull = mu * (layer[part] - first[part]) + (self._decay * layer[part] if part == 0 else 0)
-                        speed[part][...] = self._momentum * speed[part] - self._rate * (gradient[part] + pull)
-                        layer[part][...] += speed[part]
+                    for i in (0, 1):  # the weight, then the bias, which does not decay
+                        pull = mu * (layer[i] - first[i]) + (self._decay * layer[i] if i == 0 else 0)
+                        speed[i][...] = self._momentum * speed[i] - self._rate * (gradient[i] + pull)
+                        layer[i][...] += speed[i]
         names = list(weights)
-        return dict(zip(names, [part for layer in layers for part in layer], strict=True)), {"loss": float(loss)}
+        return dict(zip(names, [tensor for layer in layers for tensor in layer], strict=True)), {"loss": float(loss)}
 
     def evaluate(self, data: TrainingData, weights: Weights) -> Mapping[str, float]:
         """Return ``accuracy`` and ``loss`` (the mean cross entropy); nothing without samples."""

@@ -33,7 +33,7 @@ OPSET = 17
 
 
 class TorchTrainer:
-    """A ``Trainer`` (trainer) of the module that a subclass makes in ``module``.
+    """A ``Trainer`` (``halimede.training.trainer``) of the module that a subclass makes in ``module``.
 
     It trains by stochastic gradient descent with momentum on the cross entropy.
 
@@ -65,7 +65,10 @@ class TorchTrainer:
         return {**_arrays(self.module(shape, classes).state_dict()), FORM: form}
 
     def train(self, data: TrainingData, weights: Weights) -> tuple[Weights, Mapping[str, float]]:
-        """Return the weights after all epochs, and the loss of the last one. ``mu`` adds FedProx's proximal term."""
+        """Return the weights after all epochs, and the loss of the last one.
+
+        A parameter ``mu`` of the data adds FedProx's proximal term.
+        """
         torch.manual_seed(data.seed)
         module = self._load(weights)
         module.train()

@@ -1,6 +1,6 @@
 """The standalone cluster (``LocalCluster``): resources in GM's own SQLite store, which users edit through GM's API.
 
-All resources are in memory as well, so only writes access the file. Writing a status does not change the resource
+Resources are in memory as well, so reading them does not access the file. Writing a status does not change the resource
 version here: a new version always means that a user has edited the resource.
 """
 
@@ -64,7 +64,7 @@ class LocalCluster:
         self._drained: set[str] = set()
         #: resources whose latest status is only in memory, because the store could not be written
         self._unwritten: set[Key] = set()
-        #: why the last write of reports failed; empty: it succeeded
+        #: why the last ``remember`` failed; empty: it succeeded
         self._unremembered = ""
 
     async def __aenter__(self) -> Self:
@@ -80,7 +80,7 @@ class LocalCluster:
 
     async def __aexit__(self, *_: object) -> None:
         with suppress(StoreError):
-            self._write_rest()
+            self._write_unwritten()
         self._database.__exit__()
 
     # --- Cluster ----------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class LocalCluster:
     def check(self) -> str:
         """Write the statuses that are only in memory; return why that or another write fails, empty if none does."""
         try:
-            self._write_rest()
+            self._write_unwritten()
         except StoreError as error:
             return str(error)
         return self._database.check() or self._unremembered
@@ -257,7 +257,7 @@ class LocalCluster:
         """Store reports and nodes, and the statuses that are only in memory. Raises StoreError."""
         self._unremembered = ""
         try:
-            self._write_rest()
+            self._write_unwritten()
             if memory.reports or memory.nodes:
                 self._store.remember(memory.reports, memory.nodes)
         except StoreError as error:
@@ -321,7 +321,7 @@ class LocalCluster:
         """
         return self._store.events(after, about, limit, before)
 
-    def _write_rest(self) -> None:
+    def _write_unwritten(self) -> None:
         """Write the statuses that are only in memory. Raises StoreError."""
         if self._unwritten:
             stored = (self._resources.get(key) for key in self._unwritten)

@@ -23,12 +23,12 @@ from halimede.names import Key
 
 #: Kubernetes' two types of events
 EventType = Literal["Normal", "Warning"]
-#: name in a resource's metadata because of which its deletion waits until GM has told the nodes
+#: name in a resource's metadata because of which its deletion waits until no online node holds the resource
 FINALIZER = "halimede.io/nodes"
 
 
 class ConflictError(HalimedeError):
-    """A resource has changed since the caller read it: the caller must read it again, and decide anew."""
+    """A resource has changed since the caller read it: the caller must read it again, and decide again."""
 
 
 class NotOursError(ConflictError):
@@ -178,7 +178,7 @@ class NodeSeen:
     node: RegisteredNode | None
 
 
-#: a change in a cluster: the key of a resource that was created, edited or deleted, or one of the others
+#: a change in a cluster: the key of a resource that was created, edited or deleted, or a change of workers or a node
 Happening = Key | WorkersChanged | NodeSeen
 
 
@@ -264,7 +264,7 @@ class Cluster(Protocol):
         """Return the metadata of Secrets by their names; None: the Secret does not exist."""
 
     async def pod_warnings(self, namespace: str, uids: Collection[str]) -> Mapping[str, tuple[str, str]]:
-        """Return (reason, message) of the last warning about pods, by their uids, of those with one. Raises nothing."""
+        """Return reason and message of each pod's last warning, by uid; without pods that have none. Raises nothing."""
 
     async def ensure(self, body: dict[str, Any]) -> None:
         """Create an object, or update it to ``body``.
@@ -295,7 +295,7 @@ class Cluster(Protocol):
         """Drop the stored data of a node that a user removed."""
 
     async def recall(self) -> Memory:
-        """Return what ``remember`` has stored, also before this start of GM."""
+        """Return what ``remember`` has stored, also before this start of GM, and the drained nodes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ seconds. The lock file also has a copy of the secret of MQTT sessions: if it cha
 have to restart.
 
 Calls are synchronous, and made on the event loop. In WAL mode a write takes some tens of microseconds; only a user's
-edit waits for the disk, and edits are rare. In return each method is atomic without a lock.
+edit waits for the disk, and edits are rare. Since no call waits for another task, each method is atomic without a lock.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from halimede.system import sqlite
 
 log = structlog.get_logger()
 
-#: version of the schema, and its first tables
+#: version of the schema, and its first tables. Rows of ``meta``: ``epoch``, ``identity`` and ``lost`` (as in
+#: ``Database``), ``version`` (the last resource version), ``checks`` (the writes of ``Database.check``)
 SCHEMA_VERSION = 1
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;

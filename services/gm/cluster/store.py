@@ -49,7 +49,10 @@ SERVER_SET = frozenset({
 
 
 class ResourceStore:
-    """The tables of an open database. Each method is one transaction. All raise StoreError if the file fails."""
+    """The tables of an open database. Each public method that writes is one transaction, except for ``refill``.
+
+    All raise StoreError if the file fails.
+    """
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -63,7 +66,7 @@ class ResourceStore:
         return [self._read(*row) for row in rows]
 
     def refill(self, resources: Iterable[StoredResource], drained: Iterable[str]) -> None:
-        """Write all resources and drained nodes into a new file, in the caller's transaction."""
+        """Write resources, drained nodes, epoch, identity and secret into a new file, in the caller's transaction."""
         db, last = self._db.connection, 0
         for stored in resources:
             self._write(stored)
@@ -123,7 +126,7 @@ class ResourceStore:
             self._bury(uid, generation)
 
     def bury(self, uid: str, generation: int) -> None:
-        """Store that a uid was deleted up to a generation, for nodes that are offline."""
+        """Store that a uid was deleted up to a generation, for nodes that are offline; nothing if no store was lost."""
         with self._db.transaction(durable=True):
             self._bury(uid, generation)
 
@@ -133,7 +136,7 @@ class ResourceStore:
         return rows[0][0] if rows else None
 
     def _bury(self, uid: str, generation: int) -> None:
-        """Store that a uid was deleted, in the caller's transaction, unless all missing resources were."""
+        """Store that a uid was deleted, in the caller's transaction; nothing if no store was lost."""
         if not self._db.lost:
             return  # whatever is not here was deleted
         db = self._db.connection
@@ -184,9 +187,10 @@ class ResourceStore:
     # --- events -----------------------------------------------------------------------------------------------
 
     def add_event(self, type_: EventType, reason: str, about: str, message: str, *, times: int = 1) -> None:
-        """Add an event about an object; if it repeats the latest one about it, that one gets a higher count instead.
+        """Add an event about an object, as the newest one; remove the oldest events above ``MAX_EVENTS`` now and then.
 
-        ``times``: number of events that this one stands for.
+        If it repeats the object's latest event, it replaces that one, and its count is the sum of both. ``times``:
+        number of events that this one stands for.
         """
         with self._db.transaction() as db:
             last = db.execute(
@@ -292,7 +296,7 @@ def outcome_of(existing: StoredResource | None, resource: Resource[Any], lost: L
     With ``lost``, a version that only nodes hold, the same content is a change, too.
 
     Raises ConflictError if the stored one is being deleted or of another API group, or if the resource is based on
-    another version of it.
+    another version of it, or on a version while there is none.
     """
     key, version = resource.key, resource.metadata.resource_version
     if existing is None:

@@ -93,7 +93,10 @@ class Finalize:
 
 @dataclass(frozen=True, slots=True)
 class RecordEvent:
-    """Add an event (Normal or Warning) about a resource to the log: a reason in one word, and a message for users."""
+    """Add an event (Normal or Warning) to the log: a reason in one word, and a message for users.
+
+    ``about``: the key of a resource, as text.
+    """
 
     type: EventType
     reason: str
@@ -130,7 +133,7 @@ class ServiceWorkload:
     Attributes:
         workers: the objects (Deployments and others), the pods, and the Secrets.
         settings: the operator's settings for new pods.
-        troubles: the problems of the last attempt to write the objects.
+        troubles: the problems of the last attempt to write the objects, and of reading the Secrets.
         late: the uids of pods that have been starting for long.
         events: (reason, message) of the last warning about each late pod, by its uid.
         backoffs: of each worker whose pods fail one after the other, by its name: how its next pod is made to wait.
@@ -169,9 +172,9 @@ class Observed:
         workload: the objects and pods of the service in such a cluster; None: nodes start workers themselves.
         edited: the resources that it may edit, as their users wrote them; None: missing, or being deleted.
         pulled: files of workers by digest: empty if GM's store has the file, else why it has not.
-        watched: the nodes' reports on other resources that its rules depend on; None: there is no such resource.
-        statuses: the last statuses of the watched resources.
-        related: the watched resources, and others whose rules depend on one of them.
+        watched: the nodes' reports on other resources that its rules depend on; None: missing, or being deleted.
+        statuses: the last statuses of those watched resources that exist; None: there is none yet.
+        related: the watched resources, and others whose rules depend on one of them, as nodes receive them.
         refused: the problems of edits that were not accepted.
         heartbeat: whether the status must be written even if only its times differ.
 
@@ -221,7 +224,10 @@ class Observed:
 
 
 def _node_view(node: Node | None, report: NodeReport | None) -> NodeView:
-    """Return what a node's last report says of the pods there."""
+    """Return what a node's last report says of the pods there.
+
+    A report without workers says that no pod runs, unless its phase is Running: then it is not known which ones run.
+    """
     status = report.status if report and report.live else None
     running = frozenset(w.name for w in status.workers if w.phase == "Running") if status and status.workers else None
     if status and not status.workers and status.phase != "Running":
@@ -274,7 +280,8 @@ class Controller(Protocol):
 CONTROLLERS: dict[str, Controller] = {}
 #: reasons of a local controller that also say why a pod on its node is still being created
 PREPARING = frozenset({"ModelNotReady", "DatasetNotReady"})
-#: fields of a status that are ignored in comparisons: they have times, or repeat another field
+#: fields of a status that comparisons leave out: they have times, or repeat another field (conditions are compared
+#: apart)
 TIMED = frozenset({"conditions", "update_time", "number_of_samples"})
 
 
@@ -373,7 +380,8 @@ def _timeless(status: Status) -> tuple[object, ...]:
 def _retire(desired: Resource[Any], observed: Observed) -> list[Action]:
     """Return deletes for each node, and the removal of the resource once no online node holds it.
 
-    Offline nodes learn of the deletion by their next sync.
+    The removal comes after the edits that take back what the resource has changed elsewhere. Offline nodes learn of the
+    deletion by their next sync.
     """
     meta, key = desired.metadata, desired.key
     actions: list[Action] = [Forget(node, key, meta.uid, meta.generation) for node in sorted(observed.holders)]

@@ -70,7 +70,8 @@ class DatasetController(Controller):
 def _verdict(states: list[NodeVerdict], silent: list[str], *, counted: bool, copies: int) -> Readiness:
     """Return the phase of a Dataset: that of the first node with trouble, else of the node with the data.
 
-    ``silent``: nodes without a local controller. ``counted``: whether a node has counted. ``copies``: number of copies.
+    ``states``: of the nodes with a local controller, those that copy the data last. ``silent``: nodes without a local
+    controller. ``counted``: whether a node has counted. ``copies``: number of nodes that copy the data.
     """
     troubles = [v for phase in ("Failed", "Pending") for _, v in states if v.phase == phase]
     if troubles:

@@ -2,7 +2,7 @@
 
 If nodes run workers, GM sends the resource to the nodes that serve it; else GM makes Kubernetes objects of it. A
 version that cannot be served stops no running server: nodes and Deployments keep the present one. Users may write the
-resource in the form of neptune.io; nodes receive only that of sedna.io.
+resource in the group ai.kubeedge.io; nodes receive only that of sedna.io.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class InferenceModelController(Controller):
         return ReferenceEntry(resource, _roles(resource, status))
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
-        """Send it to the nodes that serve it, unless the cluster runs pods.
+        """Send it to the nodes that serve it, unless the cluster runs pods or no server is desired.
 
         If its version cannot be served, nodes keep the one that they have.
         """
@@ -148,7 +148,10 @@ def _sum_up(
     number: Mapping[str, int] | None = None,
     held_back: Mapping[str, Problem] | None = None,
 ) -> Status:
-    """Return the status of the servers, with the phases that only InferenceModels have."""
+    """Return the status of the servers, with the phases that only InferenceModels have.
+
+    ``missing``, ``pods``, ``held_back``: as ``service_status`` takes them; ``number`` is its ``numbers``.
+    """
     status = service_status(
         generation=desired.metadata.generation,
         shares=shares,
@@ -171,7 +174,10 @@ def _sum_up(
 
 
 def _difference(spec: InferenceModelSpec, observed: Observed, message: str) -> Readiness | None:
-    """Return the phase of a running model that is not served as its spec has it; None: it is."""
+    """Return the phase of a running model that is not served exactly as its spec has it; None: it is.
+
+    ``message``: about its running workers.
+    """
     error = _unmet(spec, observed)
     if error is not None:
         return Readiness("Degraded", "ReplicasNotSupported" if error.field == REPLICAS else "NodeMismatch", str(error))
@@ -215,7 +221,11 @@ def _unused_fields(spec: InferenceModelSpec) -> Iterator[str]:
 
 
 def _with_address(desired: Resource[Any], observed: Observed, status: Status, url: str, using: ModelInUse) -> Status:
-    """Return a status with the servers' URL and version, and with that version in the list of served ones."""
+    """Return a status with the servers' URL and version, and with that version in the list of served ones.
+
+    ``url``: empty if no server runs. ``using``: the model that the servers have. While none of the desired servers
+    runs, the last URL and version stay.
+    """
     before = observed.status
     versions = before.versions if before else []
     name = using.version or using.digest[:12]

@@ -132,7 +132,7 @@ def _metrics(desired: Resource[Any], before: Status | None) -> list[Metric]:
 
 
 def _facts(desired: Resource[Any], observed: Observed) -> list[ModelFacts]:
-    """Return the facts about the content that nodes have reported, by node, without nodes that copy it."""
+    """Return the facts about the content that nodes have reported, in the nodes' order, without nodes that copy it."""
     nodes = sorted(node for node in observed.placed if not is_copy(desired.spec, node))
     statuses = (status_on_node(node, desired.metadata.generation, observed) for node in nodes)
     # also of a model that failed its trial: other nodes may copy it

@@ -1,7 +1,8 @@
 """The controllers of Sedna's jobs that train: federated and incremental learning, with the rules of a TrainingModel.
 
-The resource keeps its kind and its form on nodes too, which translate it in the same way. A TrainingModel of the same
-name would use the same topics: then the TrainingModel trains, and the job waits.
+The resource keeps its kind and its form on nodes too, which translate it in the same way. Trainings of the same name in
+several kinds would use the same topics: then a job waits while there is a TrainingModel of its name, and an incremental
+one also while there is a federated one.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ class FederatedLearningController(TrainingModelController):
         return ReferenceEntry(training, roles_of(training), edits=(model_of(training),), watches=tuple(rivals))
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
-        """Send it to its nodes unless it has to wait; a training that has begun goes on."""
+        """Send the job to its nodes; while it has to wait (``obstacle``), they drop it."""
         if self.obstacle(desired, observed):
             yield from forget(desired, replace(observed, placed={}))
         else:
             yield from super().deliver(desired, observed)
 
     def build(self, desired: Resource[Any], observed: Observed) -> Built | None:
-        """Return the objects of its workers, without any while it has to wait; None: nodes run them."""
+        """Return the objects of its workers, none of them while it has to wait; None: nodes run the workers."""
         waits = observed.workload is not None and self.obstacle(desired, observed)
         return Built() if waits else super().build(desired, observed)
 
@@ -95,7 +96,10 @@ class IncrementalLearningController(FederatedLearningController):
         return Problem("TooFewSamples", text)
 
     def withheld(self, desired: Resource[Any], observed: Observed, progress: TrainingProgress) -> str:
-        """Return why the Model does not get the trained version, such as too small a gain; empty: it gets it."""
+        """Return why the Model does not get the trained version, such as too small a gain; empty: it gets it.
+
+        The gain is over the Model's own metric; a Model without that metric counts as 0.
+        """
         original, model = observed.original, observed.edited.get(model_of(desired))
         if original is None or model is None:
             return ""

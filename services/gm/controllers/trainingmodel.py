@@ -59,7 +59,8 @@ DONE = "done"
 MOST_METRICS, MOST_METADATA = 64, 64
 #: the Model's metadata about where its version comes from
 TRAINED_BY, TRAINED_ROUND = "trainedBy", "trainedRound"
-#: reasons of trainers that end without an edit: when samples or the hour change, a node returns, a worker reports again
+#: beginnings of the reasons of trainers that end without an edit: when samples or the hour change, a node returns, a
+#: worker reports again
 PASSING = ("Dataset", "OutsideHours", "Node", "WorkerSilent", "ModelMissing")
 #: the reason if a round is impossible and no trainer has a problem
 TOO_FEW = "TooFewTrainers"
@@ -88,14 +89,20 @@ class TrainingModelController(WorkersController):
         return ReferenceEntry(resource, roles_of(resource), edits=models, watches=watches)
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
-        """Send what its workers need to its nodes, and then it; a training that is done leaves them."""
+        """Send its nodes what its workers need, and then the training.
+
+        A training that is done, or whose loop is idle, is deleted there.
+        """
         if loop_rules.is_idle(desired) or _is_finished(desired, observed):
             yield from forget(desired, replace(observed, placed={}))
         else:
             yield from super().deliver(desired, observed)
 
     def build(self, desired: Resource[Any], observed: Observed) -> Built | None:
-        """Return the objects of its workers, without any for a training that is done; None: nodes run them."""
+        """Return the objects of its workers, none of them for a training that is done or whose loop is idle.
+
+        None: nodes run the workers.
+        """
         if observed.workload is not None and (loop_rules.is_idle(desired) or _is_finished(desired, observed)):
             return Built()
         return super().build(desired, observed)
@@ -117,9 +124,9 @@ class TrainingModelController(WorkersController):
             return
         if _version_of(model, progress.model.digest):
             return
-        if _has_version(model, progress.model.digest):
+        if _has_version(model, progress.model.digest):  # but it is not in force
             yield Edit(model, with_version(model.resource.spec, desired, progress))
-        elif observed.pulled.get(progress.model.digest) != "":
+        elif observed.pulled.get(progress.model.digest) != "":  # GM's store does not have the file yet
             yield _pull(desired, progress.model, observed)
         elif fields := with_version(model.resource.spec, desired, progress):
             yield Edit(model, fields)
@@ -153,7 +160,10 @@ class TrainingModelController(WorkersController):
         return conclude(status, verdict, before, original.metadata.generation, observed.now)
 
     def step(self, desired: Resource[Any], observed: Observed, status: Status, built: Built | None) -> Status:
-        """Return the status with the next state of the learning loop, which is the phase; unchanged without a loop."""
+        """Return the status with the next state of the learning loop, which is the phase; unchanged without a loop.
+
+        For a loop that was removed from the spec only its state is added: the loop first gives its Model back.
+        """
         before, identity = observed.status, _identity(desired)
         if desired.spec.loop is None:
             if before and before.loop:
@@ -177,7 +187,11 @@ def _absent_resources(desired: Resource[Any], observed: Observed, built: Built |
 
 
 def _loop_edits(desired: Resource[TrainingModelSpec], observed: Observed, *, leaves: bool) -> Iterator[Pull | Edit]:
-    """Yield the pull of the candidate's file, and edits of the loop's Model; if it ``leaves`` one, edits of that."""
+    """Yield the pull of the candidate's file, and edits of the loop's Model.
+
+    If the loop ``leaves`` a Model, or a rival loop has its Model or service, yield only the edits that take back what
+    the loop has changed in a Model.
+    """
     deleting = desired.metadata.deletion_timestamp is not None
     if leaves or loop_rules.rival_of(desired, observed):
         yield from loop_rules.edits_on_leaving(desired, observed, _identity(desired))
@@ -245,7 +259,7 @@ def _aggregator(desired: Resource[TrainingModelSpec], observed: Observed) -> Tra
 
 
 def _is_finished(desired: Resource[TrainingModelSpec], observed: Observed) -> bool:
-    """Whether this training is done and its Model has the version, by the last status that was written."""
+    """Whether this training is done, and its Model has the version or does not get it, by the last written status."""
     before = observed.status.training if observed.status else None
     if before is None or before.state != DONE or not (before.version or before.withheld):
         return False
@@ -365,11 +379,13 @@ def judge(
     ``training``: the progress. ``shown``: the state of each worker. ``absent``: what the workers lack. ``trouble``: why
     the trained model is no version of the Model yet.
 
-    Done: the Model has the version. Failed: the aggregator, or so many trainers that a round is impossible, have
-    failed. Degraded: rounds go on without some trainers. Pending: they cannot begin or continue now.
+    Done: the Model has the version, or does not get it for the reason ``withheld``. Failed: the aggregator, or so many
+    trainers that a round is impossible, have failed. Degraded: rounds go on without some trainers, or slowly. Pending:
+    they cannot begin or continue now, or workers lack something. Running: else.
     """
     spec = desired.spec
     metrics = ", ".join(f"{metric.key} {metric.value}" for metric in training.metrics)
+    # the weights of a round were made by the rounds before it
     after = f" after {max(0, training.evaluated - 1)} rounds{metrics and ': '}{metrics}"
     if training.state == DONE and training.version:
         return Readiness("Done", training.reason, f"version {training.version} of Model {spec.model.name}{after}")

@@ -49,7 +49,10 @@ class WorkersController(Controller):
         return ReferenceEntry(resource, roles_of(resource))
 
     def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
-        """Send each node the resources that its workers name, then the service; it waits while one is missing."""
+        """Send each node the resources that its workers name, then the service.
+
+        A node keeps its present generation of the service while a resource is missing, or a Model is not chosen yet.
+        """
         roles, choosing = roles_of(desired), selectors(desired).keys()
         named: dict[Roles, tuple[Key, ...]] = {}  # most nodes have the same roles
         for node, names in observed.placed.items():
@@ -118,7 +121,10 @@ def roles_of(resource: Resource[Any]) -> tuple[WorkerPlacement, ...]:
 
 
 def lacking_resources(desired: Resource[Any], observed: Observed) -> Iterator[Problem]:
-    """Yield the problems of a service whose workers nodes run: missing resources and nodes, and cameras read twice."""
+    """Yield the problems of a service whose workers nodes run.
+
+    They are selectors that match no Model, missing resources and nodes, and cameras that several nodes read.
+    """
     roles = roles_of(desired)
     yield from unchosen(desired)
     for reference in dict.fromkeys(key for role in roles for key in role.references):
@@ -143,7 +149,7 @@ class JointInferenceController(WorkersController):
     """The ``Controller`` of joint inference services: small models at the edge, and big ones for hard samples.
 
     The rules are the common ones of services with workers, and three more: the form of neptune.io is translated, Models
-    are chosen by selectors, and each tier between edge and cloud has its own entry in the status.
+    are chosen by selectors, and with tiers between edge and cloud each worker has its own entry in the status.
     """
 
     def entry(self, resource: Resource[Any], status: Status | None = None) -> ReferenceEntry:
@@ -202,7 +208,7 @@ class MultiEdgeController(WorkersController):
 
 
 def _once(models: Iterable[Iterable[ModelOutput]]) -> list[ModelOutput]:
-    """Return the models of all workers without repetitions, at most 64."""
+    """Return the models of all workers without repetitions, at most 64, the limit of ``Output.models``."""
     unique = {(model.format, model.url): model for several in models for model in several}
     return list(unique.values())[:64]
 
@@ -210,7 +216,7 @@ def _once(models: Iterable[Iterable[ModelOutput]]) -> list[ModelOutput]:
 def workers(
     desired: Resource[Any], specs: Sequence[Placement], observed: Observed, *, pods: bool
 ) -> list[WorkerSummary]:
-    """Return the state of each worker with its models and counts, those that do not run first.
+    """Return the state of each worker with its models and counts, those that do not run first, at most 100.
 
     ``specs``: the workers. ``pods``: whether a cluster runs them as pods. Of pods the cluster has the state, and the
     local controllers of their nodes report the counts; else nodes report both.

@@ -103,7 +103,7 @@ class DashboardFeed:
         await self._bus.subscribe(HARD_SAMPLE.filter(), self._on_preview, queue=MOST_SAMPLES)
 
     async def run(self) -> None:
-        """Record once a second, until cancelled."""
+        """Record once a second, until cancelled; receive the states of cameras while a page is open."""
         while True:
             if bool(self._watchers) != self._follows_cameras and self._bus.connected:
                 await self._follow_cameras()
@@ -128,7 +128,7 @@ class DashboardFeed:
             self._cameras.clear()
 
     def record(self) -> None:
-        """Record the counts of all services, and wake the pages that wait."""
+        """Record the counts of the shown services, encode the sections for open pages, and wake the pages that wait."""
         histories = {}
         for stored in self._shown_services():
             history = self._histories.get((stored.key, stored.uid)) or _History()
@@ -254,7 +254,7 @@ class DashboardFeed:
         }
 
     def _loops(self) -> list[Row]:
-        """Return the learning loops, each with its last rounds."""
+        """Return the learning loops, each with its last rounds, the latest first."""
         trainings = [s for s in self._cluster.resources(TRAINING_MODELS) if s.status and s.status.loop]
         rows = []
         for stored in trainings[:MOST_SERVICES]:
@@ -392,7 +392,7 @@ class DashboardFeed:
             self._services.pop(oldest, None)
 
     async def _on_camera(self, delivery: Delivery[CameraStatus]) -> None:
-        """Keep the status of a camera."""
+        """Keep the status of a camera, unless there are too many of other cameras."""
         key = camera_key(delivery.names)
         if key in self._cameras or len(self._cameras) < MAX_CAMERA_STATUSES:
             self._cameras[key] = delivery.body.without_secrets()

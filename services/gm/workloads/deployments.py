@@ -57,7 +57,7 @@ class Built:
         unchanged: names of workers whose objects stay as they are, apart from the number of pods if their pods failed.
         problems: why those workers' objects stay as they are.
         held_back: the reason of each worker whose next pod is made to wait, by its name.
-        desired: the number of pods that each of these workers shall have once it does not wait, by its name.
+        desired: the number of pods that each worker in ``held_back`` shall have once it does not wait, by its name.
         secrets: Secrets to create, without their content: the cluster's adapter draws it at random.
 
     """
@@ -114,7 +114,7 @@ def build(service: Resource[Any], references: References, secrets: SecretsMetada
 
 
 def unchosen(service: Resource[JointInferenceServiceSpec], *roles: Role) -> Iterator[Problem]:
-    """Yield the problem of each role whose selector matches no Model: it ends when one appears.
+    """Yield the problem of each role whose selector matches no Model; the problem ends when such a Model appears.
 
     ``roles``: the roles to check; without any, all are checked.
     """
@@ -173,7 +173,7 @@ class _Worker:
             spec["replicas"] = 1
         if self.placement.alone:
             spec["strategy"] = {"type": "Recreate"}
-        name = object_names.deployment_name(self.service.metadata.name, self.placement.name, self.placement.objects)
+        name = object_names.deployment_name(self.service.metadata.name, self.placement.name, self.placement.pod_group)
         role, part = self.placement.role, self.placement.part
         yield new_object(self.service, role, "Deployment", name, spec, worker=part)
         if hpa is not None:
@@ -186,7 +186,8 @@ class _Worker:
     def _deliveries(self) -> Models:
         """Return the existing Models that the worker names, by purpose, each with its delivery into the pod.
 
-        An archive in a format that is not halimede's own, such as .pt, stays packed: the worker's code opens it.
+        An archive in a format that is not halimede's own, such as .pt, stays packed: the worker's code opens it. A
+        Model that is only described to the worker has an empty delivery.
         """
         template = self.placement.worker.template
         worker, own_code = template["spec"]["containers"][0], may_run_own_code(template)
@@ -311,13 +312,16 @@ def new_object(service: Resource[Any], role: Role, kind: str, name: str, spec: B
 
 
 def _desired_pods(body: Body, existing: Mapping[str, Any] | None) -> int:
-    """Return how many pods a Deployment shall have; if an autoscaler decides, as many as it has, at least one."""
+    """Return how many pods the Deployment ``body`` shall have.
+
+    If an autoscaler decides, it is the number of ``existing`` (None: there is no such Deployment), at least 1.
+    """
     present = existing["spec"].get("replicas", 1) if existing else 1
     return int(body["spec"].get("replicas", max(1, present)))
 
 
-def _template(body: Mapping[str, Any]) -> str:
-    """Return the digest of a Deployment's pod template."""
+def _template_digest(body: Mapping[str, Any]) -> str:
+    """Return the digest of a Deployment's pod template; empty: it has no such label."""
     metadata = body["spec"].get("template", {}).get("metadata") or {}
     return str((metadata.get("labels") or {}).get(TEMPLATE, ""))
 
@@ -325,22 +329,29 @@ def _template(body: Mapping[str, Any]) -> str:
 def _backoff_for(backoff: PodBackoff | None, body: Mapping[str, Any], *, scaled: bool) -> PodBackoff | None:
     """Return the backoff; None if it is about another template, or an autoscaler would raise the number at once.
 
-    An autoscaler does nothing only while the number of pods is 0.
+    ``body``: the Deployment. ``scaled``: whether it has an autoscaler, which does nothing only while the number of pods
+    is 0.
     """
-    if backoff is None or backoff.template != _template(body) or (scaled and backoff.pods):
+    if backoff is None or backoff.template != _template_digest(body) or (scaled and backoff.pods):
         return None
     return backoff
 
 
 def _number(desired: int, present: int | None, backoff: PodBackoff | None, *, scaled: bool) -> int | None:
-    """Return how many pods a Deployment gets; None: an autoscaler decides (``scaled``), so no number is written."""
+    """Return how many pods a Deployment gets; None: an autoscaler decides (``scaled``), so no number is written.
+
+    ``desired``: how many it shall have. ``present``: how many it is to have now; None: there is no such number.
+    """
     if backoff and not backoff.gated:
         return min(desired, backoff.pods)
     return None if scaled and present != 0 else desired
 
 
 def _with_backoff(body: Body, backoff: PodBackoff | None, existing: Mapping[str, Any] | None) -> Body:
-    """Return a Deployment with the number of pods that it may have, and a gate if new pods wait; others unchanged."""
+    """Return a Deployment with the number of pods that it may have, and a gate if new pods wait; others unchanged.
+
+    ``existing``: the object in the cluster; None: there is none.
+    """
     if body["kind"] != "Deployment":
         return body
     present = existing["spec"].get("replicas") if existing else None
@@ -365,7 +376,10 @@ def _is_named(body: Mapping[str, Any], worker: str) -> bool:
 
 
 def _rescale(existing: Mapping[str, Any], backoff: PodBackoff | None, number: int, *, scaled: bool) -> Iterator[Body]:
-    """Yield the Deployment of an unchanged worker if its number of pods must change: its pods fail, or have failed."""
+    """Yield the Deployment of an unchanged worker if its number of pods must change: its pods fail, or have failed.
+
+    ``number``: how many pods it shall have at least. ``scaled``: whether it has an autoscaler.
+    """
     spec = existing["spec"]
     present = spec.get("replicas", 1)
     shall = _number(max(number, present), present, _backoff_for(backoff, existing, scaled=scaled), scaled=scaled)

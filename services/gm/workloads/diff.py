@@ -89,10 +89,11 @@ class Remove:
 
 
 def differences(built: Built, existing: Mapping[Ref, Body], service_uid: str) -> Iterator[Ensure | Remove]:
-    """Yield the objects of a service (of uid ``service_uid``) to write and to remove; nothing for one being deleted.
+    """Yield the objects of a service to write and to remove; nothing for an object that is being deleted.
 
-    GM removes autoscalers, Ingresses, and Deployments of workers that an edit has removed from the service. Another
-    object that names the service as its owner, such as a copy that a user made, is not changed.
+    ``service_uid``: uid of the service. GM removes autoscalers and Ingresses that an edit has removed, and Deployments
+    of workers that it has removed. Another object that names the service as its owner, such as a copy that a user made,
+    is not changed.
     """
     yield from map(Ensure, built.secrets)  # first: pods that start before have no session key
     desired = {Ref.of(body): body for body in built.objects}
@@ -145,7 +146,7 @@ def _is_being_deleted(body: Mapping[str, Any]) -> bool:
 
 
 def _is_obsolete(ref: Ref, body: Body, built: Built, service_uid: str) -> bool:
-    """Whether GM made an object that is not desired for a worker of this service that is not unchanged.
+    """Whether GM made an object, which is not desired, for this service, and its worker is not in ``built.unchanged``.
 
     GM's objects are recognized by their names: a copy that a user made has another name.
     """
@@ -211,7 +212,7 @@ def _round_up(value: Fraction) -> int:
 
 
 def _by_name(elements: list[Any]) -> dict[str, list[Any]]:
-    """Return elements by their names, in their order: a name may stand twice.
+    """Return elements by their names and mount paths, in their order: each may stand twice.
 
     Each element is visited once: users write thousands of them, and the event loop waits meanwhile.
     """

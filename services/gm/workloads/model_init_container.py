@@ -1,8 +1,9 @@
 """Brings models into pods (``deliver``): an init container downloads or verifies the model before the worker starts.
 
 A model on the web or in S3 is downloaded to ``/downloads/<host><path>``, through the node's cache if it has one. A file
-of the node is not copied: its folder is mounted read-only below ``/home/data``. The endpoint of a large language model
-is not a file: if the template sets ``MODEL_LOAD_MODE`` to http or https, the worker receives its URL unchanged.
+of the node is not copied, except for an archive that is unpacked into the pod: its folder is mounted read-only below
+``/home/data``. The endpoint of a large language model is not a file: if the template sets ``MODEL_LOAD_MODE`` to http
+or https, the worker receives its URL unchanged.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ def literal(text: str) -> str:
 
 
 def _mount_file(spec: ModelSpec, path: str, settings: PodSettings, names: ModelVolume) -> ModelDelivery:
-    """Mount the folder of a file of the node; the init container verifies the file."""
+    """Mount the folder of a file of the node, ``path``; the init container verifies the file."""
     volume, mount = mount_folder(posixpath.dirname(path), names.volume)
     here = DATA + path
     init = _fetcher(names.init, ["--url", here, *_sha256(spec), "--check"], [], [mount], settings)
@@ -169,7 +170,7 @@ def _mount_file(spec: ModelSpec, path: str, settings: PodSettings, names: ModelV
 
 
 def _unpack_archive(spec: ModelSpec, path: str, settings: PodSettings, names: ModelVolume) -> ModelDelivery:
-    """Unpack an archive of the node into the pod."""
+    """Unpack an archive of the node, ``path``, into the pod."""
     volume, mount = mount_folder(posixpath.dirname(path), names.volume)
     delivery = _download(msgspec.structs.replace(spec, url=DATA + path), {}, settings, names, unpack=True)
     init = {**delivery.init[0], "volumeMounts": [*delivery.init[0]["volumeMounts"], mount]}
@@ -196,7 +197,7 @@ def _download(
         cache["emptyDir"] = {}
     args = ["--url", spec.url, *_sha256(spec), "--cache", CACHE, "--out", path]
     args += ["--unpack"] if unpack else []
-    args += ["--own-code"] if unpack and own_code else []  # only then data files are fetched
+    args += ["--own-code"] if unpack and own_code else []  # without --unpack no data files are fetched
     args += ["--allow", ",".join(settings.fetch_allow)] if settings.fetch_allow else []
     files_mount: Body = {"name": "halimede-models", "mountPath": DOWNLOADS}
     env = _storage(spec, secret) if spec.url.startswith("s3://") else []

@@ -1,7 +1,8 @@
 """Names, labels and annotations of the Kubernetes objects of a service; those of Sedna where Sedna has them.
 
-The selector of a Deployment cannot be changed, so it has only labels that no edit of the service changes: the
-Deployment's own name, and the uid of the service, so that it never adopts pods of an earlier service of that name.
+The selector of a Deployment cannot be changed, so it has only labels that no edit of the service changes: the name of
+the Deployment, or those of service and worker, and the uid of the service, so that it never adopts pods of an earlier
+service of that name.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ OWNER_LABELS = {
 WORKER_TYPE = "jointinferenceservice.sedna.io/worker-type"
 #: label with the worker's own name within its service, if several workers may have one role
 WORKER = "halimede.io/worker"
-#: label with a name that selects pods
+#: label that selects pods: the name of their Deployment, or of their service if its workers have the label WORKER
 APP = "app.sedna.io"
 #: label of pods: the digest of their template
 TEMPLATE = "halimede.io/template"

@@ -99,7 +99,7 @@ class PodHistory:
         for worker, template in templates.items():
             failures, now_failed = service.failures.get(worker), failed.get(worker, {})
             if failures is None or failures.template != template:
-                # those that failed before this GM looked may be old
+                # pods that failed before this GM looked may be old: together they count as one failure
                 failures = service.failures[worker] = _Failures(
                     template, counted=set(sorted(now_failed)[1:]), observed_at=now
                 )

@@ -106,7 +106,8 @@ class PodSettings:
         host_paths: folders of nodes that templates, Models and sources may read, and all below them; empty: none.
         writable_host_paths: folders of nodes that templates may also write to. Nothing below them can be mounted: a
             container that writes to a folder can create a link there, and the node follows it to any target.
-        allowed_images: prefixes of images that templates may use, in addition to halimede's; empty: all.
+        allowed_images: prefixes of images that templates may use, in addition to ``worker_image`` and ``images``;
+            empty: all.
         node_cache: folder of every node with the model caches of its local controllers; empty: pods use no cache.
         privileged: whether templates may request the host's namespaces, privileges or a service account.
         port: of health and metrics in a pod.

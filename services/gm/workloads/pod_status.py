@@ -127,8 +127,9 @@ NO_POD_FACTS = PodFacts()
 def pod_views(
     objects: Mapping[Ref, Mapping[str, Any]], pods: Iterable[Mapping[str, Any]], facts: PodFacts = NO_POD_FACTS
 ) -> tuple[PodView, ...]:
-    """Return the pods of a service, sorted by role, worker and name, without failed pods that were replaced.
+    """Return the pods of a service, sorted by role, worker and name, also those that could not be created.
 
+    Failed pods that were replaced are left out, and pods that are being deleted on nodes that Kubernetes reaches.
     ``objects``: the service's existing objects. ``pods``: as the API returns them.
     """
     deployments, pods = dict(_deployments(objects)), tuple(pods)
@@ -248,7 +249,7 @@ class _Deployed:
     """The present pod template of a Deployment: its digest, and the name of the worker's container."""
 
     template: str
-    worker: str
+    container: str
 
 
 def _deployments(objects: Mapping[Ref, Mapping[str, Any]]) -> Iterator[tuple[str, _Deployed]]:
@@ -294,7 +295,7 @@ def _view(pod: Mapping[str, Any], deployments: Mapping[str, _Deployed], facts: P
         return None
     deployed = deployments.get(worker_of(pod))
     node = (pod.get("spec") or {}).get("nodeName") or ""
-    containers = _worker_first(status.get("containerStatuses") or [], deployed.worker if deployed else "")
+    containers = _worker_first(status.get("containerStatuses") or [], deployed.container if deployed else "")
     state, ready = _state_of(status, containers), _condition(status, "Ready").get("status") == "True"
     at = facts.nodes.get(node, NodeView())
     posted = _condition(status, "ContainersReady").get("status") == "True"
@@ -361,10 +362,10 @@ def _state_of(status: Mapping[str, Any], containers: list[Mapping[str, Any]]) ->
 
 
 def _trouble(container: Mapping[str, Any], *, init: bool = False) -> _PodState | None:
-    """Return the problem of a container; None if it runs, has ended with success, or is being created."""
+    """Return the problem of a container; None if it runs or is being created, or has ended with success (``init``)."""
     name, state = container.get("name", ""), container.get("state") or {}
     if "running" in state:
-        # a fetcher that tries again: its last termination has the reason
+        # also a fetcher that tries again after a failure: its last termination is no problem now
         return None
     ended, waiting = _termination(container), state.get("waiting") or {}
     fetch = init and name in FETCHES

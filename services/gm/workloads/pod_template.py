@@ -1,4 +1,7 @@
-"""Merges what a worker needs into the user's pod template (``pod_template``). The user's fields are not changed.
+"""Merges what a worker needs into the user's pod template (``pod_template``).
+
+The user's fields stay, apart from those that ``_complete`` sets, mounts of the node's folders (``_protect_node``), and
+the registry of halimede's images.
 
 The first container is the worker. Of its environment variables, facts override the user's of the same name, defaults do
 not. Sidecars, init containers, volumes, probes and scheduling are the user's own. Only containers of halimede's images
@@ -114,7 +117,10 @@ def _deliveries(brought: Models) -> list[ModelDelivery]:
 
 
 def check_mounts(placement: Placement, brought: Models, at: str, settings: PodSettings) -> Iterator[Problem]:
-    """Yield a problem for each mount of the user's worker container at the path of one of halimede's own mounts."""
+    """Yield a problem for each mount of the user's worker container at the path of one of halimede's own mounts.
+
+    ``brought``: as of ``pod_template``. ``at``: path of the template in the resource.
+    """
     mounts = [*_volumes(placement, settings)[1], *(mount for d in _deliveries(brought) for mount in d.mounts)]
     ours = {mount["mountPath"].rstrip("/") for mount in mounts}
     for i, mount in enumerate(placement.pod.containers[0].volume_mounts):
@@ -285,7 +291,7 @@ def _make_ours(container: Body, pod: Mapping[str, Any], program: Program, settin
 
 
 def _name_port(container: Body, settings: PodSettings) -> None:
-    """Name the port of the metrics, for tools that find ports by name."""
+    """Name the port of the metrics, for tools that find ports by name, unless a port has its number or name."""
     ports = container.get("ports") or []
     if isinstance(ports, list) and all(
         isinstance(port, Mapping) and port.get("containerPort") != settings.port and port.get("name") != METRICS

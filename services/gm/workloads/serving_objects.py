@@ -55,7 +55,7 @@ FIRST_FREE_PORT = 1024
 VERSION, DESIRED_STATE = "halimede.io/model-version", "halimede.io/desired"
 #: folder and name of the file with the desired state
 FOLDER, FILE = "/etc/halimede/serve", "model.json"
-#: seconds that a pod which is ending still answers, and its grace period after that
+#: seconds that a pod which is ending still answers, and its grace period, which begins at the same time
 LINGER_S, GRACE_S = 5, 35
 LINGER: Body = {"preStop": {"exec": {"command": ["sleep", str(LINGER_S)]}}}
 #: times of the liveness probe, and of the readiness probe
@@ -213,7 +213,10 @@ def _from_files(
 def _desired_state(
     spec: InferenceModelSpec, version: ServedVersionSpec, described: ModelSpec, delivery: ModelDelivery
 ) -> str:
-    """Return the desired state (JSON) for halimede's own server: its only model, which answers all requests."""
+    """Return the desired state (JSON) for halimede's own server: its only model, which answers all requests.
+
+    ``described``: the spec of the version as a Model. ``delivery``: how it gets into the pod.
+    """
     plain = msgspec.to_builtins(msgspec.structs.replace(described, url="/", credential_name=""))
     model = DesiredModel(
         name=spec.model_name, path=delivery.url, version=version.version, digest=described.sha256, spec=plain

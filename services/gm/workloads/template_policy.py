@@ -2,8 +2,8 @@
 
 It follows Kubernetes' Pod Security Standards: no namespace, privilege, port or folder of the host, and no service
 account or token of one. The operator's lists (``PodSettings``) allow folders and images. Nothing is ignored or removed
-silently: a template that requests more gets a problem that names the field, and no pod. ``pod_template.py`` adds that
-folders of the node are mounted read-only.
+silently: a template that requests more gets a problem that names the field, and no new pod. ``pod_template.py`` adds
+that folders of the node are mounted read-only.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def may_write(path: str, settings: PodSettings) -> bool:
 
 
 def check_image(field: str, image: object, settings: PodSettings, *, located: bool = False) -> Iterator[Problem]:
-    """Yield a problem if an image is neither halimede's nor has an allowed prefix.
+    """Yield a problem if an image is none of the settings' images, and has no allowed prefix; nothing without prefixes.
 
     ``located``: whether the settings' registry is written before it if it is halimede's; then the prefix may be that of
     either name.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -29,18 +31,29 @@ pytestmark = pytest.mark.simulated
 async def nothing(_: Packet) -> None: ...
 
 
-class Deaf(MemoryBus):
-    """A connection whose broker does not answer some subscriptions: those of filters that begin with "never"."""
+class Unready(MemoryBus):
+    """A connection whose broker refuses so many subscriptions, and never answers those of the filter "never"."""
+
+    refusals = 0
 
     async def _open(self, will: Packet | None, deliver: Deliver) -> Transport:
         link: Any = await super()._open(will, deliver)
-        subscribe = link.subscribe
-        link.subscribe = lambda filter_, qos: PendingAck() if filter_.startswith("never") else subscribe(filter_, qos)
+        link.subscribe = partial(self._answer, link.subscribe)
         return link
+
+    def _answer(self, subscribe: Callable[[str, int], PendingAck], filter_: str, qos: int) -> PendingAck:
+        answer = PendingAck()
+        if filter_ == "never":
+            return answer
+        self.refusals -= 1
+        if self.refusals < 0:
+            return subscribe(filter_, qos)
+        answer.set_result(0x87)
+        return answer
 
 
 async def test_a_broker_that_does_not_answer_subscriptions_within_ten_seconds_is_left() -> None:
-    async with connected(Deaf("a", MemoryBroker())) as bus:
+    async with connected(Unready("a", MemoryBroker())) as bus:
         listening = asyncio.create_task(bus.listen("never", 1, nothing, 10))
         await asyncio.sleep(9.9)
         assert bus.connected
@@ -56,7 +69,7 @@ async def test_a_broker_that_does_not_answer_subscriptions_within_ten_seconds_is
 
 async def test_a_new_subscription_waits_thirty_seconds_for_a_usable_connection() -> None:
     loop = asyncio.get_running_loop()
-    async with Deaf("a", MemoryBroker()) as bus:
+    async with Unready("a", MemoryBroker()) as bus:
         await bus.listen("never", 1, nothing, 10)
         await asyncio.sleep(1)
         began = loop.time()
@@ -247,30 +260,11 @@ async def test_a_session_keeps_no_subscription_whose_end_was_lost_with_the_conne
         assert broker.sessions["a"].filters == {}
 
 
-class NotReady(MemoryBus):
-    """A connection whose broker refuses so many subscriptions."""
-
-    refusals = 0
-
-    async def _open(self, will: Packet | None, deliver: Deliver) -> Transport:
-        link: Any = await super()._open(will, deliver)
-        subscribe = link.subscribe
-
-        def refuse(filter_: str, qos: int) -> PendingAck:
-            self.refusals -= 1
-            answer = PendingAck()
-            answer.set_result(0x87)
-            return answer if self.refusals >= 0 else subscribe(filter_, qos)
-
-        link.subscribe = refuse
-        return link
-
-
 @pytest.mark.parametrize(("refusals", "granted", "connects"), [(0, True, 1), (3, True, 4), (6, True, 7), (7, False, 7)])
 async def test_a_first_subscription_is_tried_on_six_more_connections(
     refusals: int, granted: bool, connects: int
 ) -> None:
-    async with connected(NotReady("a", MemoryBroker())) as bus:
+    async with connected(Unready("a", MemoryBroker())) as bus:
         bus.refusals = refusals
         with nullcontext() if granted else pytest.raises(RefusedError, match="t: not authorised"):
             await bus.listen("t", 1, nothing, 10)

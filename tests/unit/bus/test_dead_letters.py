@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from halimede import codec, topics
 from halimede.bus import Packet
 from halimede.bus.message import BusStats
-from halimede.bus.port import DeadLetterPublisher, receiver_now
+from halimede.bus.port import DeadLetterWriter, receiver_now
 from halimede.messages import Sync
 
 pytestmark = pytest.mark.simulated
@@ -20,9 +20,9 @@ DEAD_LETTERS_PER_SECOND, HEAD_BYTES = 10, 32
 
 
 async def test_a_flood_of_bad_messages_makes_a_few_letters_a_second_and_goes_on_doing_so() -> None:
-    publisher, bad = DeadLetterPublisher("edge"), Packet("a/b", b"nonsense")
+    writer, bad = DeadLetterWriter("edge"), Packet("a/b", b"nonsense")
     for _ in range(3):
-        written = [publisher.write(bad, "no frame") for _ in range(100)]
+        written = [writer.write(bad, "no frame") for _ in range(100)]
         assert sum(dead_letter is not None for dead_letter in written) == DEAD_LETTERS_PER_SECOND
         await asyncio.sleep(1)
 
@@ -30,7 +30,7 @@ async def test_a_flood_of_bad_messages_makes_a_few_letters_a_second_and_goes_on_
 async def test_of_what_is_far_too_long_a_letter_says_as_much_as_it_may() -> None:
     payload = bytes(range(256)) * 4096
     with capture_logs() as logs:
-        dead_letter = DeadLetterPublisher("c" * 9999).write(Packet("t" * 65_535, memoryview(payload)), "r" * 99_999)
+        dead_letter = DeadLetterWriter("c" * 9999).write(Packet("t" * 65_535, memoryview(payload)), "r" * 99_999)
     assert [(len(entry["topic"]), len(entry["reason"])) for entry in logs] == [(256, 4096)]
     assert dead_letter
     assert (dead_letter.size, bytes.fromhex(dead_letter.head)) == (len(payload), payload[:HEAD_BYTES])

@@ -21,7 +21,7 @@ def test_a_slow_answer_has_the_whole_keepalive_and_a_dead_connection_is_found_in
     while not watch.must_ping(now):
         now += watch.pause
     assert now < keepalive_s / 2, "the broker would call us dead before a slow ping arrives"
-    watch.pinged(now, at=100)
+    watch.record_ping(now, at=100)
     slow = now + keepalive_s * 0.98
     while now < slow:
         assert not watch.why_dead(now, IDLE, waiting=False, blocked=False), "a slow line is taken for a dead one"
@@ -42,9 +42,9 @@ def test_a_ping_is_due_after_a_third_of_the_keepalive_without_a_byte_in_either_d
     assert not watch.must_ping(104.9)
     setattr(watch, direction, 99.0)
     assert watch.must_ping(104.0)
-    watch.pinged(104.0, at=100)
+    watch.record_ping(104.0, at=100)
     assert not watch.must_ping(200.0)
-    watch.pong()
+    watch.record_pong()
     assert watch.must_ping(200.0)
 
 
@@ -61,7 +61,7 @@ def test_a_broker_that_acknowledges_or_accepts_nothing_for_a_minute_is_left(wait
 def test_a_line_that_takes_bytes_is_waited_for_and_so_is_a_ping_that_is_still_on_its_way() -> None:
     watch = KeepAlive(0.0, 15.0)
     slow: Any = SimpleNamespace(has_progress=lambda: True, arrived_bytes=99)
-    watch.pinged(10.0, at=100)
+    watch.record_ping(10.0, at=100)
     assert not watch.why_dead(60.0, slow, waiting=True, blocked=False)
     slow.arrived_bytes = 100
     assert not watch.why_dead(74.9, slow, waiting=True, blocked=False)
@@ -79,14 +79,14 @@ def test_a_slow_line_is_no_dead_one_while_bytes_arrive(
     watch = KeepAlive(0.0, 15.0)
     slow: Any = SimpleNamespace(has_progress=lambda: True, arrived_bytes=arrived)
     if pinged:
-        watch.pinged(10.0, at=100)
+        watch.record_ping(10.0, at=100)
     times = [time for time in range(10, 1000) if watch.why_dead(time, slow, waiting=waiting, blocked=False)]
     assert times[:1] == ([dead_s] if dead_s else [])
 
 
 def test_bytes_that_come_after_a_ping_prolong_the_wait_for_its_answer() -> None:
     watch = KeepAlive(0.0, 15.0)
-    watch.pinged(10.0, at=100)
+    watch.record_ping(10.0, at=100)
     watch.alive = 12.0
     assert not watch.why_dead(26.9, IDLE, waiting=False, blocked=False)
     assert watch.why_dead(27.0, IDLE, waiting=False, blocked=False) == "no answer to a ping"
@@ -94,8 +94,8 @@ def test_bytes_that_come_after_a_ping_prolong_the_wait_for_its_answer() -> None:
 
 def test_a_connection_that_is_not_read_is_waited_for() -> None:
     watch = KeepAlive(0.0, 15.0)
-    watch.pinged(10.0, at=100)
-    watch.paused(500.0)
+    watch.record_ping(10.0, at=100)
+    watch.record_pause(500.0)
     assert not watch.why_dead(559.9, IDLE, waiting=True, blocked=False)
     assert watch.why_dead(560.0, IDLE, waiting=True, blocked=False) == "no acknowledgement for 60 s"
 

@@ -171,10 +171,3 @@ async def test_a_connection_that_ended_during_a_pause_is_not_read_again(client: 
         link.pause_reading()
         assert link.ended.result().reason == "gone"
         assert link._tick.cancelled(), "its keepalive is not checked any more"
-
-
-async def test_a_silent_broker_is_left_if_it_is_read(client: Client) -> None:
-    async with accepted(client, keepalive_s=1) as (bus, _):
-        assert bus._link
-        async with asyncio.timeout(PATIENCE):
-            await asyncio.shield(bus._link.ended)

@@ -90,7 +90,7 @@ def test_connections_that_end_for_another_reason_say_nothing_of_a_rival(
         takeover = share and number % 2 == 0
         assert rivalry.pause_after(SHORT, takeover=takeover, explained=explained, chance=CHANCE) == 0
         if away:
-            rivalry.refused()
+            rivalry.record_failure()
     assert not rivalry.suspected
 
 
@@ -160,15 +160,15 @@ def pause_range(*events: Callable[[ReconnectBackoff], None]) -> tuple[float, flo
 
 
 def refused(back_off: ReconnectBackoff) -> None:
-    back_off.refused()
+    back_off.record_failure()
 
 
 def ended(lasted: float) -> Callable[[ReconnectBackoff], None]:
-    return lambda back_off: back_off.ended(lasted)
+    return lambda back_off: back_off.record_end(lasted)
 
 
 def unready(times: int) -> Callable[[ReconnectBackoff], None]:
-    return lambda back_off: back_off.unready(times)
+    return lambda back_off: back_off.record_unready(times)
 
 
 BRIEF_END, STABLE_END = ended(STABLE_AFTER - 0.01), ended(STABLE_AFTER)
@@ -280,10 +280,10 @@ def test_a_filter_that_was_never_granted_and_a_feature_that_is_missing_end_no_co
 def test_a_broker_that_is_not_ready_gets_more_than_five_seconds_and_is_tried_soon(seed: int) -> None:
     back_off = ReconnectBackoff(random.Random(seed))
     for _ in range(20):
-        back_off.refused()
+        back_off.record_failure()
     pauses = []
     for times in range(1, MOST_UNREADY + 1):
-        back_off.unready(times)
+        back_off.record_unready(times)
         pauses.append(back_off.pause())
     assert pauses[0] <= FIRST_BACKOFF
     assert sum(pauses[:-1]) > 3.0

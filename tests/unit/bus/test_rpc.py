@@ -78,15 +78,20 @@ async def test_replies_are_not_waited_for_where_nobody_listens() -> None:
     async with pair() as (client, _):
         with pytest.raises(NoSubscriberError):
             await gather(client, 1)
+        with pytest.raises(NoSubscriberError):
+            await client.ask(REQUESTS.at(client="me"), ApiRequest(op="list"), timeout_s=1)
 
 
-async def test_a_request_expires_with_the_second_in_which_its_deadline_ends() -> None:
+async def test_a_request_expires_with_the_second_of_its_deadline_and_a_later_reply_is_counted() -> None:
     inbox = Inbox[ApiRequest]()
     async with pair() as (client, server):
         await server.subscribe(REQUESTS.filter(), inbox)
         for timeout_s in (0.5, 1.0, 2.0):
             with pytest.raises(TimeoutError):
                 await client.ask(REQUESTS.at(client="me"), ApiRequest(op="version"), timeout_s=timeout_s)
+        await server.reply(inbox.deliveries[-1], REPLIES, ApiReply())
+        await asyncio.sleep(1)
+        assert client.late == 1
     assert [delivery.packet.expiry_s for delivery in inbox.deliveries] == [1, 2, 3]
 
 

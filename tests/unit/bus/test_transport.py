@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from halimede.bus.settings import Client
 from halimede.bus.transport import (
     Ended,
     disable_socket_delays,
@@ -17,6 +18,7 @@ from halimede.bus.transport import (
     tls_error,
 )
 from halimede.errors import BrokerNameError, DisconnectedError, NotAllowedError
+from tests.scripted import accepted
 
 KNOWN = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 paced = pytest.mark.skipif(
@@ -31,11 +33,11 @@ def pair() -> tuple[socket.socket, socket.socket]:
         return ours, server.accept()[0]
 
 
-def test_small_packets_leave_at_once() -> None:
-    ours, theirs = pair()
-    with ours, theirs:
-        disable_socket_delays(ours)
-        assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+async def test_small_packets_leave_at_once(client: Client) -> None:
+    async with accepted(client) as (bus, _):
+        link: Any = bus._link
+        sock = link._sock if client == "lean" else link._client.socket()
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 @paced
@@ -80,28 +82,28 @@ def test_a_refused_client_is_told_what_to_do(
     assert str(error).startswith(text)
 
 
+def failure(error: Any, **fields: object) -> OSError:
+    for name, value in fields.items():
+        setattr(error, name, value)
+    return error  # type: ignore[no-any-return]
+
+
+def not_verified(code: int) -> OSError:
+    return failure(ssl.SSLCertVerificationError("not verified"), verify_code=code, verify_message="no such authority")
+
+
 @pytest.mark.parametrize(
-    ("code", "kind", "text"),
+    ("error", "kind", "text"),
     [
-        (62, BrokerNameError, "broker.example"),
-        (64, BrokerNameError, "broker.example"),
-        (20, NotAllowedError, "the broker's certificate is not accepted: no such authority"),
-        (None, NotAllowedError, "the TLS handshake with the broker failed"),
+        (not_verified(62), BrokerNameError, "broker.example"),
+        (not_verified(64), BrokerNameError, "broker.example"),
+        (not_verified(20), NotAllowedError, "the broker's certificate is not accepted: no such authority"),
+        (ssl.SSLError("handshake"), NotAllowedError, "the TLS handshake with the broker failed"),
+        (failure(ssl.SSLError(1, ""), reason="WRONG"), NotAllowedError, "broker failed (WRONG): it may not use TLS"),
+        (ConnectionResetError(104, "reset"), NotAllowedError, "the broker failed (reset): it may not use TLS"),
     ],
 )
-def test_a_failed_handshake_says_whose_fault_it_is(code: int | None, kind: type[NotAllowedError], text: str) -> None:
-    error: OSError = ssl.SSLError("handshake")
-    if code is not None:
-        error = ssl.SSLCertVerificationError("not verified")
-        error.verify_code, error.verify_message = code, "no such authority"
+def test_a_failed_handshake_says_whose_fault_it_is(error: OSError, kind: type[NotAllowedError], text: str) -> None:
     refusal = tls_error(error, "broker.example")
     assert type(refusal) is kind
     assert text in str(refusal)
-
-
-@pytest.mark.parametrize(("reason", "text"), [("WRONG_VERSION_NUMBER", "WRONG_VERSION_NUMBER"), (None, "reset")])
-def test_a_handshake_that_failed_without_a_certificate_says_what_happened(reason: str | None, text: str) -> None:
-    error: Any = ssl.SSLError(1, "handshake") if reason else ConnectionResetError(104, "reset")
-    if reason:
-        error.reason = reason
-    assert f"the broker failed ({text}): it may not use TLS" in str(tls_error(error, "broker.example"))

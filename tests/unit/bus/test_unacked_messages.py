@@ -67,7 +67,7 @@ def test_what_does_not_come_again_is_forgotten_but_waited_for() -> None:
     unacked, first, second = UnackedMessages(durable=True), Line(), Line()
     ticket = first.new(unacked, 1, b"a")
     first.cut(unacked)
-    unacked.resumed()
+    unacked.forget_unrepeated()
     assert unacked.busy
     assert second.take(unacked, 1, b"a", again=True) is not None
     ticket()
@@ -94,7 +94,7 @@ def test_where_a_session_ends_with_its_connection_nothing_is_recognised() -> Non
 
 def test_a_connection_is_not_read_from_eight_above_the_receive_maximum_down_to_it() -> None:
     calls = list[bool]()
-    unacked, line = UnackedMessages(durable=False, receive_maximum=4, full=calls.append), Line()
+    unacked, line = UnackedMessages(durable=False, receive_maximum=4, on_full=calls.append), Line()
     tokens = [line.new(unacked, number, b"a") for number in range(1, 13)]
     assert (unacked.full, calls) == (False, [])
     tokens += [line.new(unacked, number, b"a") for number in (13, 14)]

@@ -152,7 +152,7 @@ class MutableBus(MemoryBus):
     async def _open(self, *args: Any) -> Transport:
         link = await super()._open(*args)
         assert isinstance(link, MemoryTransport)
-        publish = link._published
+        publish = link._receive_publish
 
         def published(key: int, packet: Packet, *, answered: bool) -> None:
             if self.mute:
@@ -160,7 +160,7 @@ class MutableBus(MemoryBus):
             else:
                 publish(key, packet, answered=answered)
 
-        link._published = published  # type: ignore[method-assign]
+        link._receive_publish = published  # type: ignore[method-assign]
         return link
 
 

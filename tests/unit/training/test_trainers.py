@@ -89,7 +89,7 @@ def test_the_present_model_may_be_in_the_folder_of_an_archive(tmp_path: Path) ->
     trainer.export(trainer.initial_weights((64,), CLASSES), file)
     spec = ModelSpec(url="file:///model.onnx", format="onnx", labels=LABELS)
     for path in (file, file.parent):
-        with candidate._present(str(path), spec) as model:
+        with candidate._open_present(str(path), spec) as model:
             assert model.labels == tuple(LABELS)
 
 
@@ -122,8 +122,9 @@ def test_training_leaves_the_weights_that_it_was_given_as_they_are() -> None:
 def test_the_proximal_term_keeps_a_trainer_near_the_weights_of_the_round() -> None:
     trainer = Perceptron(epochs="3")
     start = trainer.initial_weights((64,), CLASSES)
-    moved = [norm(difference(trained(trainer, mu=mu)[0], start)) for mu in (0.0, 0.1, 1.0)]
-    assert moved[0] > moved[1] > moved[2]
+    terms: list[dict[str, float]] = [{}, {"mu": 0.0}, {"mu": 0.1}, {"mu": 1.0}]
+    moved = [norm(difference(trained(trainer, **term)[0], start)) for term in terms]
+    assert moved[0] == moved[1] > moved[2] > moved[3]
 
 
 def test_a_node_whose_samples_are_all_used_for_training_reports_no_metrics_instead_of_nan() -> None:
@@ -183,8 +184,6 @@ def test_a_users_class_may_be_in_one_python_file_of_any_name(tmp_path: Path, mon
         ("users_trainer:Mean", {"rate": "fast"}, "spec.trainer.parameters", "could not convert"),
         ("users_trainer:Mean", {"speed": "1"}, "spec.trainer.parameters", "unexpected keyword argument 'speed'"),
         ("Perceptron", {"epochs": "0"}, "spec.trainer.parameters", "epochs must be 1 to"),
-        ("Perceptron", {"hidden": "-3"}, "spec.trainer.parameters", "units"),
-        ("Perceptron", {"rate": "nan"}, "spec.trainer.parameters", "rate must be"),
     ],
 )
 @pytest.mark.usefixtures("module")

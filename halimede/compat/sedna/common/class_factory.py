@@ -67,7 +67,7 @@ class ClassFactory:
 
     @classmethod
     def is_exists(cls, type_name: str, cls_name: str | None = None) -> bool:
-        """Whether anything is registered for a kind, or under the name ``cls_name`` of it."""
+        """Whether anything is registered for a kind, or (with ``cls_name``) this name in the kind."""
         kind = cls.__registry__.get(type_name)
         return kind is not None and (cls_name is None or cls_name in kind)
 
@@ -88,7 +88,7 @@ class UnknownNameError(InvalidFieldError, ValueError):
 
 
 def post_processing(function: Any) -> Callable[[Any], Any] | None:
-    """Return the function for ``post_process`` of a call: a callable, or the registered one of an alias; None for None.
+    """Return the callable for ``post_process`` of a call: itself, or what is registered as this alias; None for None.
 
     Raises InvalidFieldError for an unknown alias.
     """
@@ -99,14 +99,17 @@ def post_processing(function: Any) -> Callable[[Any], Any] | None:
     return cast("Callable[[Any], Any]", process)
 
 
-def post_processed(value: Any, function: Any) -> Any:
-    """Return a value after ``post_processing`` by a callable or a registered alias, unchanged for None."""
+def post_process_value(value: Any, function: Any) -> Any:
+    """Return what ``function``, a callable or a registered alias, makes of a value; None: the value itself.
+
+    Raises InvalidFieldError for an unknown alias, and the errors of the function.
+    """
     process = post_processing(function)
     return process(value) if process else value
 
 
 def _origin(thing: Any) -> str:
-    """Return the origin of a class or function: a script that is run and imported defines it twice."""
+    """Return the name and file of a class or function, which are equal if a script is run and imported as well."""
     code = getattr(thing, "__init__", None) if isclass(thing) else thing
     file = getattr(getattr(code, "__code__", None), "co_filename", "") or getattr(thing, "__module__", "")
     return f"{getattr(thing, '__qualname__', thing)} of {file}"

@@ -86,7 +86,7 @@ class BaseConfig(metaclass=_FromEnvironment):
 
 
 class Context:
-    """Parameters of the script: the worker's environment variables."""
+    """The script's ``parameters``: the worker's environment variables, by name."""
 
     parameters: ClassVar[MutableMapping[str, str]] = os.environ
 

@@ -20,7 +20,7 @@ __all__ = ("FileOps",)
 
 #: beginning of the URL of a local file
 LOCAL = "file://"
-#: depth of a path, the root included, up to which it is not deleted: /tmp itself does not belong to a script
+#: depth of a folder, the root included, up to which it is not emptied: /tmp itself does not belong to a script
 LEAST_DEPTH = 2
 #: alternatives, in errors
 PICKLE = "halimede reads and writes no pickles, for opening one runs what is in it: use numpy.save or JSON"
@@ -50,15 +50,16 @@ class FileOps:
     def clean_folder(cls, target: str | Iterable[str | None], clean: bool = True) -> Any:  # noqa: FBT001, FBT002
         """Make folders, and empty existing ones if ``clean``; return ``target``.
 
-        Links are not followed, and empty names or None are ignored. Raises InvalidFieldError for a folder that a script
-        must not empty: its working directory, a home, or one directly below the root.
+        With ``clean``, a folder replaces a file; otherwise a file stays. Links in a folder are removed, not followed.
+        Empty names and None are ignored. Raises InvalidFieldError for a folder that a script must not empty: its
+        working directory, its home, their parents, or one directly below the root.
         """
         for name in [target] if isinstance(target, str) else target:
             if not name:
                 continue
             path = Path(name)
             if clean and path.is_dir():
-                for entry in _to_be_emptied(path).iterdir():
+                for entry in _folder_to_empty(path).iterdir():
                     _remove(entry)
             elif clean and path.is_file():
                 path.unlink()
@@ -77,7 +78,7 @@ class FileOps:
 
     @classmethod
     def remove_path_prefix(cls, org_str: str, prefix: str) -> str:
-        """Return a path without a prefix, unchanged if it does not begin with it."""
+        """Return the path ``org_str`` without ``prefix``, unchanged if it does not begin with the prefix."""
         return org_str.removeprefix(prefix.removesuffix(os.path.sep))
 
     @classmethod
@@ -91,14 +92,17 @@ class FileOps:
 
     @classmethod
     def copy_folder(cls, src: str, dst: str | None) -> None:
-        """Copy a folder into another; links stay links. Missing folders, and copies into itself, are ignored."""
+        """Copy the content of a folder into ``dst``; links stay links.
+
+        A missing ``src`` or ``dst``, and a copy into itself, are ignored.
+        """
         if not dst or not Path(src).is_dir() or (Path(dst).exists() and Path(src).samefile(dst)):
             return
         shutil.copytree(src, dst, symlinks=True, dirs_exist_ok=True)
 
     @classmethod
     def copy_file(cls, src: str, dst: str | None) -> None:
-        """Copy a file to a path or into a folder, or a folder into another."""
+        """Copy a file to a path or into a folder, or a folder into another. A missing ``src`` or ``dst`` is ignored."""
         if not dst:
             return
         source, aim = Path(src.removeprefix(LOCAL)), Path(dst)
@@ -110,7 +114,10 @@ class FileOps:
 
     @classmethod
     def download(cls, src: str, dst: str | None, unzip: bool = False) -> str:  # noqa: FBT001, FBT002
-        """Copy a file of this machine; return ``dst``. Raises NotThereError for other sources."""
+        """Copy a file of this machine; return ``dst``.
+
+        Raises NotThereError for other sources, without ``dst``, and with ``unzip``.
+        """
         if not cls.is_local(src) or dst is None or unzip:
             raise NotThereError(f"FileOps.download: {FETCH}")
         cls.copy_file(src, dst)
@@ -118,7 +125,10 @@ class FileOps:
 
     @classmethod
     def upload(cls, src: str, dst: str | None, tar: bool = False) -> str:  # noqa: FBT001, FBT002
-        """Copy to another path of this machine; return it. Raises NotThereError for other destinations."""
+        """Copy a file of this machine to another path of it; return ``dst``.
+
+        Raises NotThereError for other sources and destinations, and with ``tar``.
+        """
         if not cls.is_local(src) or not dst or "://" in dst or tar:
             raise NotThereError("FileOps.upload: copy to a folder of this machine, or publish what others shall have")
         cls.copy_file(src, dst)
@@ -135,7 +145,7 @@ class FileOps:
         raise NotThereError(f"FileOps.load_pickle: {PICKLE}")
 
 
-def _to_be_emptied(path: Path) -> Path:
+def _folder_to_empty(path: Path) -> Path:
     """Return the folder itself if it may be emptied. Raises InvalidFieldError."""
     real = path.resolve()
     home, here = Path.home().resolve(), Path.cwd().resolve()

@@ -13,7 +13,7 @@ __all__ = ("JobBase",)
 
 
 class JobBase:
-    """Base of Sedna's services: an estimator (the script's model), and the environment's settings as ``config``."""
+    """Base of Sedna's services: an estimator (the script's model), and ``config``; None: the environment's settings."""
 
     parameters = Context
 

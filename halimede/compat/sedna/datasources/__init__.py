@@ -1,4 +1,4 @@
-"""Lists and tables of samples for Sedna's scripts: ``x`` and, except for test data, ``y`` as NumPy arrays."""
+"""Lists and tables of samples for Sedna's scripts: samples ``x`` and labels ``y`` as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ TEST = "test"
 
 
 class BaseDataSource:
-    """Samples: ``x``, and their labels ``y`` unless they are test data; None before ``parse``.
+    """Samples ``x``, and their labels ``y``; both are None before ``parse``.
 
     ``data_type``: train, eval or test. ``func``: converts each line or row; a callable, or the alias of a registered
-    one (``process_func`` afterwards). ``meta_attr``: for scripts; nothing here sets it.
+    one (``process_func`` afterwards); None: nothing is converted. ``meta_attr``: for scripts; nothing here sets it.
     """
 
     def __init__(self, data_type: str = "train", func: Callable[[Any], Any] | str | None = None) -> None:
@@ -63,11 +63,14 @@ class BaseDataSource:
 class TxtDataParse(BaseDataSource):
     """Lines of words: a ``BaseDataSource`` of text files.
 
-    A line is a sample, and its label if it has one (else 0). Empty lines are skipped.
+    The first word of a line is a sample, the second its label (0 without one). Empty lines are skipped.
     """
 
     def parse(self, *args: str, use_raw: bool = False, **_: Any) -> None:
-        """Read the files ``args``. Missing ones are skipped; ``use_raw``: all words of a line are the sample."""
+        """Read the files ``args``; missing files are skipped. ``use_raw``: all words of a line are the sample.
+
+        ``y`` is empty for test data and with ``use_raw``. Raises InvalidFieldError for raw lines of unequal length.
+        """
         samples: list[Any] = []
         labels: list[Any] = []
         for name in args:
@@ -97,8 +100,9 @@ class CSVDataParse(BaseDataSource):
     ) -> None:
         """Read files, or dicts that are one row each. A table without the column ``label`` is skipped.
 
-        ``usecols``: the columns to read, all if none is named; a text has commas between them. Raises InvalidFieldError
-        for a row that lacks a column, NotThereError for further options of pandas.
+        ``y`` is that column; None without ``label``. Without any row nothing changes. ``usecols``: the columns to read,
+        all if none is named; a text has commas between them. Raises InvalidFieldError for a row that lacks a column,
+        NotThereError for further options of pandas.
         """
         if options:
             raise NotThereError(f"CSVDataParse.parse: {', '.join(options)} is pandas' own: read the file yourself")

@@ -49,7 +49,7 @@ AUTOSCALERS = ApiResource("autoscaling/v2", "HorizontalPodAutoscaler", "horizont
 INGRESSES = ApiResource("networking.k8s.io/v1", "Ingress", "ingresses")
 #: kinds of objects that GM makes
 MANAGED_KINDS = (DEPLOYMENTS, SERVICES, AUTOSCALERS, INGRESSES)
-#: kinds that GM reads, and those of which it also writes single objects
+#: further kinds: GM only reads pods and nodes, and also writes single objects of the other kinds
 PODS = ApiResource("v1", "Pod", "pods")
 NODES = ApiResource("v1", "Node", "nodes")
 SECRETS = ApiResource("v1", "Secret", "secrets")

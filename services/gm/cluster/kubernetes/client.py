@@ -29,7 +29,7 @@ from services.gm.cluster.port import ConflictError, NotAcceptedError
 
 #: seconds for one call, including pauses that the server requests
 CALL_TIMEOUT = 10.0
-#: seconds that a watch may be silent beyond its requested duration
+#: seconds that a watch may last beyond its requested duration
 WATCH_GRACE = 5.0
 #: most objects in one response
 PAGE = 250
@@ -128,6 +128,7 @@ def refusals_for_users(about: object) -> Iterator[None]:
         raise error.about(str(about)) from error
 
 
+#: the error by HTTP status; all others are an UnavailableError
 _by_status: dict[int, type[KubernetesApiError]] = {
     400: RefusedObjectError,
     401: ForbiddenError,
@@ -235,7 +236,7 @@ class KubernetesClient:
 
         The server does so after about ``seconds``. The first event is OPENED, with an empty object, because the API may
         send no event for a long time. ``selector``: by labels; empty: all objects. Raises GoneError when the version is
-        too old, UnavailableError when the connection breaks or is silent for longer than allowed.
+        too old, UnavailableError when the connection breaks or lasts ``WATCH_GRACE`` longer.
         """
         call = f"watching {api.plural}"
         query = {
@@ -333,7 +334,9 @@ class KubernetesClient:
     ) -> Object:
         """Call until the server answers, at most ``timeout_s`` (None: the client's deadline); return the object.
 
-        Only a call that the server did not begin to process is repeated.
+        ``method``: of HTTP. ``query``: of the URL, whose path ``ApiResource.path`` makes of the names. ``accept`` and
+        ``kind``: media types of the response and of ``body``. Only a call that the server did not begin
+        to process is repeated.
         """
         at = "/".join(part for part in (namespace, name, subresource) if part)
         call = f"{method} {api.plural} {at}".rstrip()
@@ -368,7 +371,7 @@ class KubernetesClient:
         accept: str = JSON,
         kind: str = JSON,
     ) -> aiohttp.ClientResponse:
-        """Send one request; return the response with its content not read yet."""
+        """Send one request; return the response with its content not read yet. Parameters are as of ``_call``."""
         if self._api is None:
             raise RuntimeError("use the client inside `async with`")
         method, url, headers, data, _ = await self._api.param_serialize(

@@ -77,7 +77,7 @@ MAX_NAME = 230
 
 
 def reports_of(stored: StoredResource) -> Iterator[NodeReport]:
-    """Yield a report for each node in the status of a resource: the only memory of a GM that takes over.
+    """Yield the last report of each node by the status of a resource: the only memory of a GM that takes over.
 
     It has the node's phase and counts, and is used until the node sends its own report.
     """
@@ -87,7 +87,7 @@ def reports_of(stored: StoredResource) -> Iterator[NodeReport]:
 
 
 def _report(stored: StoredResource, summary: NodeSummary) -> NodeReport:
-    """Return a report that says what a status says of a node."""
+    """Return the report of a node, as the status of a resource shows it."""
     generation = stored.status.observed_generation if stored.status else 0
     status = NodeStatus(
         phase=REPORTED_PHASES.get(summary.phase, "Pending"),  # type: ignore[arg-type]
@@ -122,7 +122,10 @@ class Secrets:
         self._cached: dict[tuple[str, str], tuple[float, Object | None]] = {}
 
     async def get(self, namespace: str, names: Collection[str]) -> Mapping[str, Object | None]:
-        """Return the metadata of Secrets by their names; None: the Secret does not exist. Raises KubernetesApiError."""
+        """Return the metadata of Secrets by name, from a cache or the API; None: it does not exist.
+
+        Raises KubernetesApiError.
+        """
         return {name: await self._get(namespace, name) for name in names}
 
     async def ensure(self, body: Object) -> None:
@@ -233,7 +236,7 @@ class KubernetesCluster:
         return self._client.failures
 
     def check(self) -> str:
-        """Return why this GM may not write, why a cache is not up to date, or why the last call failed; empty: none."""
+        """Return why this GM may not write, why a cache is not up to date, or why the last call failed; else empty."""
         if not self._elector.leading:
             return "not the leader: another global manager may lead"
         return next((informer.trouble for informer in self._all() if informer.trouble), self._client.trouble)
@@ -279,7 +282,7 @@ class KubernetesCluster:
         return await self._secrets.get(namespace, names)
 
     async def pod_warnings(self, namespace: str, uids: Collection[str]) -> Mapping[str, tuple[str, str]]:
-        """Return (reason, message) of the last warning about pods, by their uids, of those with one."""
+        """Return reason and message of each pod's last warning, by uid, from a cache of some seconds, if it has one."""
         return await self._warnings.get(namespace, uids)
 
     async def changes(self) -> AsyncIterator[Happening]:
@@ -334,7 +337,7 @@ class KubernetesCluster:
     # --- remembering ------------------------------------------------------------------------------------------
 
     async def record(self, type_: EventType, reason: str, about: str, message: str) -> None:
-        """Queue an event of the object ``about``, or of GM's Lease if there is no such object. Does not wait."""
+        """Queue an event, unless it repeats too often, about an object or else about GM's Lease. Does not wait."""
         involved, subject = self._find_object(about)
         if times := self._repeats.times(reason, about):
             self._events.add(type_, reason, involved, f"{subject}{message}", times)
@@ -448,7 +451,7 @@ class Events:
         self._waiting: asyncio.Queue[tuple[Happened, int]] = asyncio.Queue(MAX_WAITING)
         #: written events with their names in the API and counts, the oldest first
         self._written: OrderedDict[Happened, tuple[str, int]] = OrderedDict()
-        #: number of events that were not written: the queue was full, or the server refused them
+        #: number of events that were not written: the queue was full, writes failed, or another GM may lead
         self.dropped = 0
 
     def add(self, type_: EventType, reason: str, involved: Object, message: str, times: int = 1) -> None:

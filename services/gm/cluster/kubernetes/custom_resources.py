@@ -43,14 +43,17 @@ class NameConflicts:
 
     def __init__(self, announce: Callable[[Key], None], aside: Callable[[tuple[Key, str]], None]) -> None:
         self._announce = announce
-        self._aside = aside
+        self._handle_unreconciled = aside
         #: all objects that claim a key, by uid
         self._objects: dict[Key, dict[str, Custom]] = {}
         #: the same objects in order; the first one has the key
         self._order: dict[Key, tuple[Custom, ...]] = {}
 
     def changed(self, old: CachedObject[Custom] | None, new: CachedObject[Custom] | None, ours: bool) -> None:  # noqa: FBT001
-        """Process a change of an object: a ``Changed`` handler of an informer. GM's own changes announce nothing."""
+        """Process a change of an object: a ``Changed`` handler of an informer.
+
+        GM's own changes announce nothing, unless they change the order or the validity of objects.
+        """
         item = new or old
         if item is None:
             return
@@ -69,7 +72,7 @@ class NameConflicts:
         self._announce(key)
         for uid in objects:
             if self.aside(key, uid):
-                self._aside((key, uid))
+                self._handle_unreconciled((key, uid))
 
     def get(self, key: Key) -> StoredResource | None:
         """Return the resource that has a key; None: there is none, or it is not valid."""
@@ -118,7 +121,7 @@ class ConflictBackoff:
         return uid in self._pauses and not has_come(self._pauses[uid][1])
 
     def lengthen(self, uid: str) -> None:
-        """Begin the next pause, twice as long as the last one."""
+        """Begin the next pause, twice as long as the last one, at most ``LAST_PAUSE``."""
         failures = self._pauses.get(uid, (0, 0.0))[0] + 1
         due = asyncio.get_running_loop().time() + exponential(failures, FIRST_PAUSE, LAST_PAUSE)
         self._pauses[uid] = failures, due
@@ -146,7 +149,7 @@ class CustomResources:
         self._leadership = leadership
         self._report = report
         #: key and uid of objects that are not reconciled: GM only writes their problem and removes the finalizer
-        self.unhandled: WorkQueue[tuple[Key, str]] = WorkQueue("left alone", self._requeue_aside)
+        self.unhandled: WorkQueue[tuple[Key, str]] = WorkQueue("left alone", self._process_unhandled)
         self.claims = NameConflicts(announce, self.unhandled.add)
         #: one write at a time for each object, by uid: each write then sees the result of the one before
         self._writing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -160,7 +163,7 @@ class CustomResources:
 
     async def write_status(self, stored: StoredResource, status: Status) -> None:
         """Replace a status. Raises ConflictError if anything about the resource has changed since it was read."""
-        async with self._alone(stored.uid):
+        async with self._lock_of(stored.uid):
             claim = self.claims.find(stored.key, stored.uid)
             if claim is None or claim.version != stored.resource_version:
                 raise ConflictError(f"{stored.key} was edited while its status was computed")
@@ -168,7 +171,7 @@ class CustomResources:
 
     async def edit(self, stored: StoredResource, fields: Mapping[str, Any]) -> None:
         """Set fields of a spec. Raises ConflictError if anything about the resource has changed since it was read."""
-        async with self._alone(stored.uid):
+        async with self._lock_of(stored.uid):
             claim = self.claims.find(stored.key, stored.uid)
             if claim is None or claim.deleting or claim.version != stored.resource_version:
                 raise ConflictError(f"{stored.key} was edited in the meantime")
@@ -177,7 +180,7 @@ class CustomResources:
 
     async def add_finalizer(self, key: Key, uid: str) -> None:
         """Add the finalizer, if it is missing. Raises ConflictError if the resource has changed or is being deleted."""
-        async with self._alone(uid):
+        async with self._lock_of(uid):
             claim = self.claims.find(key, uid)
             if claim is None or claim.deleting:
                 raise ConflictError(f"{key} was deleted or is being deleted")
@@ -186,16 +189,16 @@ class CustomResources:
 
     async def finalize(self, key: Key, uid: str) -> None:
         """Remove the finalizer, if it is set and deletion was requested."""
-        async with self._alone(uid):
+        async with self._lock_of(uid):
             claim = self.claims.find(key, uid)
             if claim is not None and claim.deleting and claim.has_finalizer:
                 await self._release(claim)
 
-    def _alone(self, uid: str) -> asyncio.Lock:
+    def _lock_of(self, uid: str) -> asyncio.Lock:
         """Return the lock for writes of an object."""
         return self._writing.setdefault(uid, asyncio.Lock())
 
-    async def _requeue_aside(self, at: tuple[Key, str]) -> None:
+    async def _process_unhandled(self, at: tuple[Key, str]) -> None:
         """Write the problem of an object that is not reconciled, or remove its finalizer."""
         claim = self.claims.aside(*at)
         if claim is None:
@@ -222,7 +225,7 @@ class CustomResources:
         await self._patch(claim, status_patch(status, claim.version, claim.written), "status")
 
     async def _patch(self, claim: Custom, patch: Object, subresource: str = "") -> None:
-        """Patch the version that was read, and cache the response at once, ahead of the watch."""
+        """Patch the version that was read, and cache the response at once, ahead of the watch. Raises ConflictError."""
         try:
             answer = await self._send(claim, patch, subresource)
         except NotFoundError as error:
@@ -230,7 +233,11 @@ class CustomResources:
         self._by_api[claim.api].learn(answer, claim.version)
 
     async def _send(self, claim: Custom, patch: Object, subresource: str = "") -> Object:
-        """Patch the version that was read. After a conflict the write waits until the watch has caught up."""
+        """Patch the version that was read; return the object.
+
+        Raises ConflictError if the object has another version, and then without a call, until the watch has delivered
+        the change or a pause is over.
+        """
         check_leading(self._leadership)
         if self._pauses.must_wait(claim.uid):
             raise ConflictError(f"{claim.key} has changed, and the watch has not delivered the change yet")

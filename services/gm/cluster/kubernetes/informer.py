@@ -35,7 +35,7 @@ MAX_DELETED = 4096
 
 
 class KubernetesSource(Protocol):
-    """The methods of ``KubernetesClient`` that an informer uses; tests have others. Both raise KubernetesApiError."""
+    """The methods of ``KubernetesClient`` that an informer uses. Both raise KubernetesApiError."""
 
     def pages(self, api: ApiResource, *, selector: str = "") -> AsyncIterator[tuple[list[Object], str]]:
         """Yield all objects page by page, with the version of the list. ``selector``: by labels; empty: all."""
@@ -43,7 +43,7 @@ class KubernetesSource(Protocol):
     def watch(
         self, api: ApiResource, version: str, *, selector: str = "", seconds: float
     ) -> AsyncIterator[tuple[str, Object]]:
-        """Yield (type, object) of each change after ``version``, for about ``seconds``. Raises GoneError."""
+        """Yield (type, object): OPENED, then each change after ``version``, for about ``seconds``. Raises GoneError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +140,9 @@ class Informer(Generic[T]):
             await asyncio.sleep(max(pause * random.uniform(0.5, 1.0), retry_after_s))  # noqa: S311
 
     def learn(self, body: Object, before: str) -> None:
-        """Cache the response to GM's own write, unless another change was cached meanwhile.
+        """Cache the response to GM's own call, unless another change was cached meanwhile, or the object was deleted.
 
-        ``before``: the version that was cached at the write; empty: the object was not.
+        ``before``: the version that was cached before the call; empty: the object was not cached.
         """
         item = self._item(body)
         old = self._items.get((item.namespace, item.name))
@@ -150,7 +150,7 @@ class Informer(Generic[T]):
             self._put(item.namespace, item.name, item, ours=True)
 
     def mark_deleted(self, namespace: str, name: str, uid: str) -> None:
-        """Mark an object as deleted for good, although a watch that lags may still report it."""
+        """Drop an object from the cache for good, although a watch that lags may still report it."""
         self._drop(namespace, name, uid, for_good=True)
 
     # --- list and watch ---------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class Informer(Generic[T]):
             self._put(namespace, name, item)
         self._version = version
         self.lists += 1
-        self._well()
+        self._clear_trouble()
         self.synced.set()
 
     async def _watch(self) -> None:
@@ -183,14 +183,14 @@ class Informer(Generic[T]):
         try:
             async with contextlib.aclosing(events):  # type: ignore[type-var]
                 async for kind, body in events:
-                    self._take(kind, body)
+                    self._process(kind, body)
         finally:
             self._progress |= asyncio.get_running_loop().time() - began >= WORTHWHILE
 
-    def _take(self, kind: str, body: Object) -> None:
+    def _process(self, kind: str, body: Object) -> None:
         """Process one event of a watch."""
         if kind == OPENED:
-            self._well()
+            self._clear_trouble()
             return
         if kind in {"ADDED", "MODIFIED"}:
             item = self._item(body)
@@ -204,7 +204,7 @@ class Informer(Generic[T]):
             return
         self._version = body["metadata"]["resourceVersion"]
         self._progress = True
-        self._well()
+        self._clear_trouble()
 
     # --- the objects ------------------------------------------------------------------------------------------
 
@@ -221,7 +221,7 @@ class Informer(Generic[T]):
         return CachedObject(namespace, name, uid, version, self._convert(body))
 
     def _drop(self, namespace: str, name: str, uid: str, *, for_good: bool) -> None:
-        """Remove an object from the cache, and remember its uid."""
+        """Remove an object from the cache, and remember its uid. ``for_good``: a watch that reports it is wrong."""
         self._deleted[uid] = for_good
         while len(self._deleted) > MAX_DELETED:
             self._deleted.popitem(last=False)
@@ -249,7 +249,7 @@ class Informer(Generic[T]):
             log.warning("watch interrupted", kind=self.api.kind, group=self.api.version, error=trouble)
         self.trouble = trouble
 
-    def _well(self) -> None:
+    def _clear_trouble(self) -> None:
         """Set that the cache is up to date."""
         if self.trouble:
             log.info("watch restored", kind=self.api.kind, group=self.api.version)

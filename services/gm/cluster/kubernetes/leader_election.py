@@ -149,7 +149,10 @@ class LeadershipLostError(HalimedeError):
 
 
 class Leases(Protocol):
-    """The methods of ``KubernetesClient`` that the elector uses. All raise KubernetesApiError."""
+    """The methods of ``KubernetesClient`` that the elector uses. All raise KubernetesApiError.
+
+    ``timeout_s``: the deadline of a call; None: that of the client.
+    """
 
     async def get(self, api: ApiResource, namespace: str, name: str, *, timeout_s: float | None = None) -> Object:
         """Return an object. Raises NotFoundError."""
@@ -205,7 +208,7 @@ class LeaderElection:
 
     @property
     def epoch(self) -> int:
-        """The epoch in which this GM leads, or led last."""
+        """The epoch in which this GM leads; if it does not lead, the highest one that it has read."""
         return self._highest if self._mine is None else self._mine
 
     @property
@@ -227,8 +230,8 @@ class LeaderElection:
         """Wait until this GM leads, however long that takes, then run ``work`` to its end, and release the Lease.
 
         When leadership is lost, ``work`` is cancelled and LeadershipLostError raised: call again to be a candidate
-        again. When this call is cancelled, ``work`` ends first, still as the leader; then the Lease is released. An
-        error of ``work`` is raised.
+        again. When this call is cancelled, ``work`` ends first, still as the leader; then the Lease is released, unless
+        ``work`` has not ended within ``STOP`` seconds. An error of ``work`` is raised.
         """
         await self._begin()
         working = asyncio.ensure_future(work())
@@ -412,7 +415,7 @@ class LeaderElection:
 
 
 async def _stop(task: asyncio.Future[Any]) -> bool:
-    """Cancel a task and wait at most 15 s until it has ended; return whether it has."""
+    """Cancel a task and wait at most ``STOP`` seconds until it has ended; return whether it has."""
     if task.done():
         return True
     task.cancel()

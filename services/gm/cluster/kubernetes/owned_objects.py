@@ -65,9 +65,9 @@ class OwnedObjects:
         return ClusterWorkers(dict(self._objects.get(owner, {})), tuple(self._pods.get(owner, {}).values()))
 
     async def ensure(self, body: Object) -> None:
-        """Create an object, or update it to ``body``.
+        """Create an object, or update it to ``body``; do nothing while it is being deleted.
 
-        Raises NotOursError if it has another owner, ConflictError if it has changed meanwhile or is being deleted, and
+        Raises NotOursError if it has another owner, ConflictError if it has changed or was deleted meanwhile, and
         NotAcceptedError if the server refuses it, also for a field that the server does not know.
         """
         ref = Ref.of(body)
@@ -75,10 +75,10 @@ class OwnedObjects:
             await self._ensure(ref, body)
 
     async def _ensure(self, ref: Ref, body: Object) -> None:
-        """Create or update an object; refusals are raised as the server has sent them."""
+        """Create or update an object, as ``ensure`` does; refusals are raised as the server has sent them."""
         informer = self._by_kind[ref.kind]
         if (item := informer.get(ref.namespace, ref.name)) is not None:
-            await self._bring(informer, item.value, item.version, body)
+            await self._update(informer, item.value, item.version, body)
             return
         try:
             answer = await self._client.create(informer.api, ref.namespace, body, strict=True)
@@ -88,7 +88,7 @@ class OwnedObjects:
                 existing = await self._client.get(informer.api, ref.namespace, ref.name)
             except NotFoundError as error:
                 raise ConflictError(f"{ref} is being deleted") from error
-            await self._bring(informer, trim(existing), "", body)
+            await self._update(informer, trim(existing), "", body)
         else:
             self._wrote(informer, answer, "", body)
 
@@ -97,8 +97,11 @@ class OwnedObjects:
         with refusals_for_users(ref), contextlib.suppress(NotFoundError, StaleError):
             await self._client.delete(self._by_kind[ref.kind].api, ref.namespace, ref.name, uid=uid)
 
-    async def _bring(self, informer: Informer[Object], existing: Object, version: str, body: Object) -> None:
-        """Update an existing object to ``body``; ``version``: the cached one, empty if it is not cached."""
+    async def _update(self, informer: Informer[Object], existing: Object, version: str, body: Object) -> None:
+        """Update an existing object to ``body``; ``version``: the cached one, empty if it is not cached.
+
+        Raises as ``ensure`` does.
+        """
         ref, metadata = Ref.of(body), existing["metadata"]
         service = service_of(body)
         if service is None or not is_owned_by(existing, service[1]):
@@ -119,7 +122,10 @@ class OwnedObjects:
         self._wrote(informer, answer, version, body)
 
     async def _catch_up(self, informer: Informer[Object], ref: Ref, version: str) -> None:
-        """Read an object again that is newer than the cache: until the watch catches up, each write would conflict."""
+        """Read an object again that is newer than the cache: until the watch catches up, each write would conflict.
+
+        ``version``: the cached one; empty: it was not cached.
+        """
         if not version:
             return  # it was read just now
         try:
@@ -130,7 +136,10 @@ class OwnedObjects:
             informer.learn(existing, version)
 
     def _wrote(self, informer: Informer[Object], answer: Object, version: str, body: Object) -> None:
-        """Cache the server's answer to a write, and record how it differs from ``body``."""
+        """Cache the server's answer to a write, and record how it differs from ``body``.
+
+        ``version``: the one that was cached before; empty: none.
+        """
         ref, metadata = Ref.of(body), answer["metadata"]
         informer.learn(answer, version)
         if (remaining := patch_for(answer, body)) is None:

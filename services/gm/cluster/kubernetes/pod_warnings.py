@@ -24,10 +24,11 @@ class PodWarnings:
 
     def __init__(self, client: KubernetesClient) -> None:
         self._client = client
+        #: by uid of a pod: the event loop's time of the answer, and the warning
         self._cached: dict[str, tuple[float, tuple[str, str] | None]] = {}
 
     async def get(self, namespace: str, uids: Collection[str]) -> Mapping[str, tuple[str, str]]:
-        """Return (reason, message) of the last warning about pods, by their uids, of those with one.
+        """Return reason and message of each pod's last warning, by uid; without pods that have none.
 
         Answers may be some seconds old; a pod whose events could not be read, or have not been looked up, is left out.
         """

@@ -1,20 +1,21 @@
 // Boxes of answers over a picture, as SVG made of numbers only: no text from outside ever becomes markup.
 
 const SVG = "http://www.w3.org/2000/svg";
-// width of a picture as a share of its height, by the picture's address: known before it is loaded again
+// width of a picture divided by its height, by the picture's address: known before it is loaded again
 const shapes = new Map();
 const MOST_SHAPES = 200;
 
+/** Return the rectangle of a box: [left, top, right, bottom, ...], in shares of the picture's width and height. */
 function rectangle(box, className) {
-  const made = document.createElementNS(SVG, "rect");
+  const element = document.createElementNS(SVG, "rect");
   const [left, top, right, bottom] = box.slice(0, 4).map((share) => Math.min(Math.max(Number(share) || 0, 0), 1));
   for (const [key, value] of Object.entries({
     class: className, x: Math.min(left, right), y: Math.min(top, bottom), width: Math.abs(right - left), height: Math.abs(bottom - top),
-  })) made.setAttribute(key, String(value));
-  return made;
+  })) element.setAttribute(key, String(value));
+  return element;
 }
 
-/** Draw boxes, in shares of the picture's width and height. `layers`: [[names of classes, boxes]], the last on top. */
+/** Return a drawing of boxes, each with a dark halo. `layers`: [[CSS classes, boxes or null]], the last on top. */
 function overlay(layers) {
   const drawing = document.createElementNS(SVG, "svg");
   drawing.setAttribute("viewBox", "0 0 1 1");
@@ -27,7 +28,7 @@ function overlay(layers) {
   return drawing;
 }
 
-/** Return a picture with boxes, as large as its square allows. */
+/** Return a picture (an img) with boxes, as large as its square allows. `layers`: as of `overlay`. */
 export function framed(picture, layers) {
   const frame = document.createElement("span"), fitted = document.createElement("span");
   frame.className = "framed";

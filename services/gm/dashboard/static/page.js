@@ -1,33 +1,42 @@
-// Shows what the stream brings. Every text from outside goes through textContent: it can say anything and do nothing.
+// Shows the sections that the stream sends. Texts from outside go through textContent, so they never become markup.
+// `services.gm.dashboard.feed` makes the rows; a function that takes a row returns its element.
 
 import { framed } from "/boxes.js";
 import { chart, short } from "/charts.js";
 
-const KEPT = 120;
+// points that fill a chart's width: HISTORY of the feed
+const POINTS = 120;
 const byId = (id) => document.getElementById(id);
-const UNKNOWN = [];  // nothing has been heard yet, which is not the same as nothing
-const seen = { services: UNKNOWN, nodes: UNKNOWN, cameras: UNKNOWN, samples: UNKNOWN, events: UNKNOWN, loops: UNKNOWN, problems: UNKNOWN };
-let wanted = "";
+// the rows of a section that was not received yet, unlike an empty one
+const UNKNOWN = [];
+// the last rows of each section
+const sections = { services: UNKNOWN, nodes: UNKNOWN, cameras: UNKNOWN, samples: UNKNOWN, events: UNKNOWN, loops: UNKNOWN, problems: UNKNOWN };
+// what is typed into the search field, in small letters; empty: all rows are shown
+let query = "";
 
+/** Return a new element. `className`: CSS classes, empty: none. `content`: texts and elements; null and "" are left out. */
 function make(name, className, ...content) {
-  const made = document.createElement(name);
-  if (className) made.className = className;
-  made.append(...content.filter((part) => part !== null && part !== undefined && part !== ""));
-  return made;
+  const element = document.createElement(name);
+  if (className) element.className = className;
+  element.append(...content.filter((item) => item !== null && item !== undefined && item !== ""));
+  return element;
 }
 
+// the CSS class of a service's phase
 const tone = (phase) => ({ Running: "good", Degraded: "warn", Pending: "warn", Failed: "bad" })[phase] || "plain";
 const pill = (text, kind) => make("span", `pill ${kind}`, text);
 const number = (value) => Number(value || 0).toLocaleString("en-US");
-// what the metrics are called here, with their form; a metric without a name here keeps its key, as words
+// names of metrics; a metric without a name here has its key, as words
 const NAMES = {
   jointAccuracy: "agrees with the cloud", jointAccuracyLow: "at least", jointAccuracyHigh: "at most",
   audited: "audited", auditAgreed: "audits agreed",
 };
 const words = (key) => NAMES[key] || key.replace(/([A-Z])/g, " $1").toLowerCase();
+// a metric's value: accuracies are shares
 const measure = (key, value) => (/ccuracy/.test(key) ? percent(value) : number(value));
 const percent = (value) => `${(Number(value || 0) * 100).toFixed(1)} %`;
 
+/** Return a list of terms with values. `pairs`: [[term, value, CSS class (optional)]]. */
 function facts(pairs) {
   const list = make("dl", "facts");
   for (const [name, value, kind] of pairs) {
@@ -37,6 +46,7 @@ function facts(pairs) {
   return list;
 }
 
+/** Return a bar for a share, 0 to 1. */
 function meter(ratio) {
   const bar = make("meter", "ratio");
   bar.max = 1;
@@ -46,12 +56,13 @@ function meter(ratio) {
 }
 
 // a node of a service: its workers there, or that it runs none of them any more
-function place(row) {
+function nodeOfService(row) {
   if (row.phase === "Left") return pill(`${row.node} · left`, "plain");
   return pill(`${row.node} · ${several(row.workers, "worker")}`, row.online ? tone(row.phase) : "bad");
 }
 
 function service(row) {
+  // the values of a line of a chart, by its index in the points (`point` of the feed)
   const m = row.metrics, line = (at) => row.points.map((point) => point[at]);
   const title = make("h3", "", make("span", "dim", `${row.namespace}/`), row.name, " ", pill(row.phase, tone(row.phase)));
   const alarm = (value) => (Number(value) > 0 ? "alarm" : "");
@@ -67,13 +78,14 @@ function service(row) {
     ]),
     make("p", "upload", `${percent(m.uploadCloudRatio)} sent to the cloud`, meter(m.uploadCloudRatio)),
     make("div", "charts",
-      chart("answers", "/s", [{ name: "all", values: line(0) }, { name: "cloud", values: line(1) }], KEPT),
-      chart("edge latency", "ms", [{ name: "p50", values: line(2) }, { name: "p99", values: line(3) }], KEPT),
-      chart("offload latency", "ms", [{ name: "p50", values: line(4) }, { name: "p99", values: line(5) }], KEPT)),
-    make("p", "where", ...row.nodes.map(place)));
+      chart("answers", "/s", [{ name: "all", values: line(0) }, { name: "cloud", values: line(1) }], POINTS),
+      chart("edge latency", "ms", [{ name: "p50", values: line(2) }, { name: "p99", values: line(3) }], POINTS),
+      chart("offload latency", "ms", [{ name: "p50", values: line(4) }, { name: "p99", values: line(5) }], POINTS)),
+    make("p", "where", ...row.nodes.map(nodeOfService)));
   return card;
 }
 
+// a number with its noun: 1 box, 2 boxes
 const several = (count, what, plural = `${what}s`) => `${count} ${String(count) === "1" ? what : plural}`;
 
 function node(row) {
@@ -85,6 +97,7 @@ function node(row) {
     make("p", "labels", ...row.labels.map((label) => make("span", "label", label))));
 }
 
+/** Return the picture of a hard sample, by its id; a small one is shown with visible pixels. */
 function thumbnail(id, text) {
   const picture = make("img", "");
   picture.src = `/samples/${encodeURIComponent(id)}`;
@@ -94,6 +107,7 @@ function thumbnail(id, text) {
   return picture;
 }
 
+// the CSS class of a camera's state
 const STATES = { running: "good", connecting: "plain", stopped: "plain", stalled: "warn", failed: "bad", gone: "bad" };
 
 function camera(row) {
@@ -111,7 +125,7 @@ function camera(row) {
 
 const digits = (value) => Number(value).toPrecision(3);
 const isDetection = (row) => Boolean(row.edgeBoxes || row.boxes);
-// the answers of which boxes are drawn: one that the edge gave itself is both; gaps of dashes show an equal box below
+// the answers whose boxes are drawn. An edge's own answer is both: one layer. Dashes let an equal final box show through
 const layers = (row) => [...(row.by === "edge" ? [] : [["final", row.boxes]]), ["edge dashed", row.edgeBoxes]];
 
 // both answers in words: classes with their scores, or the numbers of boxes
@@ -139,6 +153,7 @@ function why(row) {
   return row.cut === null ? hardness : `${hardness}, cut\u00a0${digits(row.cut)}`;
 }
 
+/** Return a button with the picture of a hard sample, which opens the viewer. */
 function picture(row) {
   const subject = row.file || `a hard sample of camera ${row.camera || "?"}`;
   const button = make("button", "open", framed(thumbnail(row.id, subject), layers(row)));
@@ -148,6 +163,7 @@ function picture(row) {
   return button;
 }
 
+/** Return the lines of text about a hard sample. */
 function captions(row) {
   const clock = row.time ? new Date(row.time).toISOString().slice(11, 19) : "";
   return [
@@ -165,21 +181,22 @@ function sample(row) {
   return make("figure", "sample", picture(row), make("figcaption", "", ...captions(row)));
 }
 
-function list(title, kind, boxes, count) {
+/** Return the boxes of an answer as a list; null without boxes. `kind`: a CSS class. `count`: number of all boxes. */
+function boxList(title, kind, boxes, count) {
   if (!boxes) return null;
   const rows = boxes.map((box) => make("li", "", make("bdi", "", String(box[5])), ` ${percent(box[4])}`));
   const more = count > boxes.length ? make("p", "dim", `${number(count - boxes.length)} more are not drawn`) : null;
   return make("div", "", make("h3", `key ${kind}`, title), make("ol", "", ...rows), more);
 }
 
-// the picture in its full size, with the boxes and their labels; it stays as it is while the page goes on
+// opens the viewer: the picture in its full size, with the boxes and their labels; later updates do not change it
 function enlarge(row) {
   const subject = row.file || `hard sample of camera ${row.camera || "?"}`;
   byId("viewer-content").replaceChildren(
     framed(thumbnail(row.id, subject), layers(row)),
     make("div", "about", ...captions(row)),
-    make("div", "lists", list("edge", "edge", row.edgeBoxes, row.edgeCount),
-      row.by === "edge" ? null : list(row.by, "final", row.boxes, row.count)));
+    make("div", "lists", boxList("edge", "edge", row.edgeBoxes, row.edgeCount),
+      row.by === "edge" ? null : boxList(row.by, "final", row.boxes, row.count)));
   byId("viewer").showModal();
 }
 
@@ -190,20 +207,22 @@ function event(row) {
     make("span", "about", row.about), make("span", "message", row.message), row.n > 1 ? make("span", "dim", `×${row.n}`) : null);
 }
 
-const share = (found, digits = 3) => found ? `${found.value.toFixed(digits)} (${found.low.toFixed(digits)} to ${found.high.toFixed(digits)})` : "";
+// an estimate {value, low, high} with its confidence interval; empty without one
+const share = (estimate, digits = 3) => estimate ? `${estimate.value.toFixed(digits)} (${estimate.low.toFixed(digits)} to ${estimate.high.toFixed(digits)})` : "";
 
 function loop(row) {
   const kind = row.phase === "Withdrawn" || row.phase === "Pending" ? "warn" : "good";
-  const told = (round) => [`round ${round.round}`, round.trigger, round.version, round.reason, round.gain && `gain ${share(round.gain)}`,
+  const describe = (round) => [`round ${round.round}`, round.trigger, round.version, round.reason, round.gain && `gain ${share(round.gain)}`,
     round.before && `agreement ${share(round.before)}`, round.after && `then ${share(round.after)}`].filter(Boolean).join(" · ");
   return make("article", `tile ${kind}`,
     make("h3", "", make("span", "dim", `${row.namespace}/`), row.name, " ", pill(row.phase, kind)),
     make("p", "dim", [`service ${row.service}`, `round ${row.round || 0}`, row.base && `version ${row.base}`,
       row.version && `candidate ${row.version}`, `${row.rolledOut || 0} rolled out`, `${row.refused || 0} refused`].filter(Boolean).join(" · ")),
     row.message ? make("p", "why", `${row.reason}: ${row.message}`) : null,
-    ...row.history.map((round) => make("p", "", pill(round.outcome, round.outcome === "RolledOut" ? "good" : "warn"), " ", told(round))));
+    ...row.history.map((round) => make("p", "", pill(round.outcome, round.outcome === "RolledOut" ? "good" : "warn"), " ", describe(round))));
 }
 
+// the CSS class of a problem's level
 const LEVELS = { problem: "bad", warning: "warn", fact: "plain" };
 
 function problem(row) {
@@ -215,28 +234,31 @@ function problem(row) {
     row.since ? make("p", "dim", `since ${row.since}`) : null);
 }
 
+// what makes the element of a row, by section; a digit key goes to the section at this position
 const MAKERS = { services: service, nodes: node, cameras: camera, samples: sample, events: event, loops: loop, problems: problem };
 
+/** Show the rows of a section that match the search field. */
 function show(section) {
-  const rows = seen[section].filter((row) => !wanted || JSON.stringify(row).toLowerCase().includes(wanted));
+  const rows = sections[section].filter((row) => !query || JSON.stringify(row).toLowerCase().includes(query));
   byId(`${section}-list`).replaceChildren(...rows.map(MAKERS[section]));
-  byId(`${section}-empty`).hidden = rows.length > 0 || seen[section] === UNKNOWN;
+  byId(`${section}-empty`).hidden = rows.length > 0 || sections[section] === UNKNOWN;
   byId(`${section}-title`).dataset.count = rows.length;
 }
 
+/** Show the row about GM in the header, and the number of services that do not run well in the title. */
 function summary(row) {
   const services = several(row.services, "service");
   const drained = row.drained ? `, ${row.drained} drained` : "";
   const text = `manager ${row.version} · ${row.online} of ${several(row.nodes, "node")} online${drained} · ${services}`;
   byId("summary").replaceChildren(pill(row.broker ? "live" : "no broker", row.broker ? "good" : "bad"), ` ${text}`);
-  const bad = seen.services.filter((each) => each.phase !== "Running").length;
+  const bad = sections.services.filter((row) => row.phase !== "Running").length;
   document.title = bad ? `(${bad}) halimede` : "halimede";
 }
 
 const stream = new EventSource("/stream");
 for (const section of Object.keys(MAKERS)) {
   stream.addEventListener(section, (message) => {
-    seen[section] = JSON.parse(message.data);
+    sections[section] = JSON.parse(message.data);
     show(section);
   });
 }
@@ -246,7 +268,7 @@ stream.addEventListener("error", () => {
 });
 
 byId("find").addEventListener("input", (change) => {
-  wanted = change.target.value.trim().toLowerCase();
+  query = change.target.value.trim().toLowerCase();
   Object.keys(MAKERS).forEach(show);
 });
 byId("viewer-close").addEventListener("click", () => byId("viewer").close());

@@ -34,7 +34,7 @@ class BaseFilter(abc.ABC):
 
     @classmethod
     def data_check(cls, data: Any) -> bool:
-        """Whether a number, or text with one, is in 0..1. Raises ValueError for anything else."""
+        """Whether a number, or text with one, is in 0..1. Raises ValueError or TypeError for other values."""
         return 0 <= float(data) <= 1
 
 
@@ -61,9 +61,10 @@ class Mined(BaseFilter):
 
 
 class _Named(Mined):
-    """A rule of Sedna, ``NAME`` in halimede.
+    """A rule of Sedna, ``NAME`` in halimede, with its parameters as attributes.
 
-    Its constructor ignores unknown parameters as Sedna's does, with a warning.
+    Its constructor ignores unknown parameters as Sedna's does, with a warning. Raises InvalidFieldError for invalid
+    ones.
     """
 
     NAME: ClassVar[str]
@@ -100,7 +101,7 @@ class CrossEntropyFilter(_Named):
 
 @ClassFactory.register(ClassType.HEM, alias="IBT")
 class IBTFilter(_Named):
-    """Hard when the share of unsure boxes is at least 1 - ``threshold_img``."""
+    """Hard when the share of unsure boxes, with scores up to ``threshold_box``, is at least 1 - ``threshold_img``."""
 
     NAME = "IBT"
 

@@ -7,14 +7,14 @@ import os
 from typing import Any
 
 from halimede.compat.sedna import environment
-from halimede.compat.sedna.common.class_factory import post_processed
+from halimede.compat.sedna.common.class_factory import post_process_value
 from halimede.compat.sedna.core.base import JobBase
 from halimede.compat.sedna.federated_job import ScriptTrainer
 from halimede.errors import InvalidFieldError
 
 __all__ = ("FederatedLearning",)
 
-#: methods of an estimator
+#: methods that each estimator needs
 NEEDED = ("train", "get_weights", "set_weights")
 
 
@@ -43,10 +43,10 @@ class FederatedLearning(JobBase):
         ``evaluate`` or ``valid_data``, those that its ``train`` returned in the last round. If no environment variable
         names a service, the estimator trains alone, once, and what its ``train`` returned counts. ``kwargs``: further
         arguments of ``train``. ``post_process``: a callable, or the alias of a registered one, that changes what is
-        returned. Raises HalimedeError.
+        returned. Raises HalimedeError, perhaps in an ExceptionGroup.
         """
         if environment.is_alone(os.environ):
             metrics = self.estimator.train(train_data, valid_data=valid_data, **kwargs)
         else:
             metrics = ScriptTrainer(self.estimator, train_data, valid_data, kwargs).run()
-        return post_processed(metrics, post_process)
+        return post_process_value(metrics, post_process)

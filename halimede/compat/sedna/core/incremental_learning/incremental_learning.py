@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from halimede.compat.sedna.common.class_factory import post_processed
+from halimede.compat.sedna.common.class_factory import post_process_value
 from halimede.compat.sedna.core.base import JobBase, model_path
 from halimede.compat.sedna.core.joint_inference import JointInference
 from halimede.compat.sedna.core.joint_inference.joint_inference import rule_of
@@ -53,7 +53,7 @@ class IncrementalLearning(JobBase):
         result = self._method("train")(train_data, **kwargs)
         if target := model_path(self.estimator):
             self._method("save")(target)
-        return post_processed(result, post_process)
+        return post_process_value(result, post_process)
 
     def evaluate(self, data: Any, post_process: Any = None, **kwargs: Any) -> Any:
         """Return the estimator's metrics of the model at MODEL_URL, post-processed by a callable or an alias.
@@ -61,13 +61,16 @@ class IncrementalLearning(JobBase):
         Raises InvalidFieldError if the estimator lacks the method.
         """
         self._load_once()
-        return post_processed(self._method("evaluate")(data, **kwargs), post_process)
+        return post_process_value(self._method("evaluate")(data, **kwargs), post_process)
 
     def inference(self, data: Any = None, post_process: Any = None, **kwargs: Any) -> tuple[Any, Any, bool]:
-        """Answer one sample: the final answer, the estimator's own answer, and whether the sample is hard."""
+        """Return the final (post-processed) answer to one sample, the estimator's own, and whether it is hard.
+
+        Raises the errors of the estimator and of ``post_process``.
+        """
         self._load_once()
         answer = self.estimator.predict(data, **kwargs)
-        final = post_processed(answer, post_process)
+        final = post_process_value(answer, post_process)
         rule = self.hard_example_mining_algorithm
         return final, answer, rule.judge(final).hard if rule else False
 

@@ -98,7 +98,8 @@ class JointInference(JobBase):
     without one, HEM_NAME of the environment applies. ``cloud``: an object to use instead of the cloud workers; its
     ``inference`` returns the answer, or a dict with it under ``result``. ``config``: as of ``BigModelService``.
 
-    Raises InvalidFieldError and ModelError for mistakes, after a report to the local controller.
+    Raises InvalidFieldError and ModelError for mistakes. Those that are noticed after it has connected are reported to
+    the local controller as well.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class JointInference(JobBase):
             self.close(error)
             raise
         if self._bus:
-            self._bus.running()
+            self._bus.report_running()
 
     @classmethod
     def get_hem_algorithm_from_config(cls, **param: Any) -> dict[str, Any]:
@@ -159,6 +160,7 @@ class JointInference(JobBase):
         latencies: dict[Latency, float] = {}
 
         def at_the_edge() -> tuple[Any, Any]:
+            """Return the small model's answer after post-processing, and before it."""
             began = time.monotonic()
             answer = self.estimator.predict(data, **kwargs)
             raw = deepcopy(answer)
@@ -201,7 +203,7 @@ class JointInference(JobBase):
         broker = MqttSettings.from_url(settings.broker, credentials=settings.credentials)
         names = {"node": settings.node, "service": f"{settings.namespace}/{settings.service}"}
         logging.configure(**names, worker=settings.worker)
-        if ignored := [name for name, value in _beyond(settings).items() if value]:
+        if ignored := [name for name, value in _unsupported_settings(settings).items() if value]:
             log.warning("budget and audits not applied to a script", not_held=ignored)
         bus = CloudClient(settings, connect_to(broker, settings.node))
         bus.open()
@@ -236,7 +238,7 @@ class JointInference(JobBase):
         post_process: Any,
         kwargs: dict[str, Any],
         counts: dict[Count, int],
-        lasted: dict[Latency, float],
+        latencies: dict[Latency, float],
     ) -> tuple[Any] | None:
         """Return the cloud's answer in a tuple (it may be None), None without one; record counts and times."""
         if self.cloud is not None:
@@ -257,7 +259,7 @@ class JointInference(JobBase):
             reply = None
         else:
             sent = True
-            lasted[Latency.OFFLOAD] = (time.monotonic() - began) * 1000
+            latencies[Latency.OFFLOAD] = (time.monotonic() - began) * 1000
             counts[Count.CLOUD] = 1
         counts[Count.UPLOADED] = int(sent)
         counts[Count.UPLOADED_BYTES] = frame.data.nbytes if sent else 0
@@ -275,7 +277,7 @@ def _model_path(settings: WorkerSettings | None) -> str:
     return desired.models[0].path if desired and len(desired.models) == 1 else settings.model_path
 
 
-def _beyond(settings: WorkerSettings) -> dict[str, Any]:
+def _unsupported_settings(settings: WorkerSettings) -> dict[str, Any]:
     """Return the settings of edge workers that a script does not support."""
     return {
         "targetUploadRatio": settings.target_upload_ratio,
@@ -287,7 +289,7 @@ def _beyond(settings: WorkerSettings) -> dict[str, Any]:
 
 
 def _stop_in_order() -> None:
-    """Make SIGTERM end the script in order, unless it has its own handler."""
+    """Make SIGTERM end the script as ``sys.exit`` does, with the final report, unless it has its own handler."""
     main_thread = threading.current_thread() is threading.main_thread()
     if main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -331,18 +333,24 @@ def rule_of(chosen: Mapping[str, Any], calibration: Path | None = None) -> Mined
 
 
 def _cast(registered: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert text to numbers if a constructor's defaults are numbers. Raises InvalidFieldError."""
+    """Return parameters for a constructor: text becomes a number if the default is one. Raises InvalidFieldError."""
     if issubclass(registered, Mined) if inspect.isclass(registered) else False:
         return dict(parameters)  # it parses text itself
     try:
         params = inspect.signature(registered).parameters
     except (TypeError, ValueError):
         params = {}  # type: ignore[assignment]  # no signature is available
-    return {key: _as(key, value, params[key].default) if key in params else value for key, value in parameters.items()}
+    return {
+        key: _convert_text(key, value, params[key].default) if key in params else value
+        for key, value in parameters.items()
+    }
 
 
-def _as(key: str, value: Any, default: Any) -> Any:
-    """Return text as the type of a number that is the default; other values unchanged. Raises InvalidFieldError."""
+def _convert_text(key: str, value: Any, default: Any) -> Any:
+    """Return text as a value of the type of ``default``, if that is a number or a bool; other values unchanged.
+
+    Raises InvalidFieldError, which names ``key``, for text that is no such value.
+    """
     if not isinstance(value, str) or not isinstance(default, bool | int | float):
         return value
     try:

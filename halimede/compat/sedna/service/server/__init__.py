@@ -7,7 +7,7 @@ from typing import Any
 
 from halimede.compat.sedna import environment
 from halimede.compat.sedna.common.config import Context
-from halimede.compat.sedna.federated_job import aggregate, positive
+from halimede.compat.sedna.federated_job import aggregate, parse_positive
 from halimede.errors import first_error
 from halimede.training.aggregation import create
 
@@ -35,9 +35,9 @@ class AggregationServer:
         name = aggregation if isinstance(aggregation, str) else getattr(aggregation, "__name__", str(aggregation))
         create(name, {})
         self.aggregation = name
-        self.exit_round = positive("exit_round", Context.get_parameters("EXIT_ROUND", exit_round))
+        self.exit_round = parse_positive("exit_round", Context.get_parameters("EXIT_ROUND", exit_round))
         count = Context.get_parameters("PARTICIPANTS_COUNT", participants_count)
-        self.participants_count = positive("participants_count", count)
+        self.participants_count = parse_positive("participants_count", count)
 
     def start(self) -> None:
         """Aggregate until the last round is done. Raises HalimedeError, also outside of the main thread."""

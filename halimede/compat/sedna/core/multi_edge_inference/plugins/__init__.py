@@ -7,7 +7,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from halimede.compat.sedna.common.class_factory import post_processed
+from halimede.compat.sedna.common.class_factory import post_process_value
 from halimede.compat.sedna.common.config import BaseConfig
 from halimede.compat.sedna.core.base import model_path
 from halimede.compat.sedna.unsupported import MULTI_EDGE, unsupported_class
@@ -71,4 +71,4 @@ class PluggableModel(ABC):
 
     def inference(self, data: Any = None, post_process: Any = None, **kwargs: Any) -> Any:
         """Return what ``predict`` answers, post-processed by a callable or a registered alias."""
-        return post_processed(self.model_backend.predict(data, **kwargs), post_process)
+        return post_process_value(self.model_backend.predict(data, **kwargs), post_process)
