@@ -99,13 +99,16 @@ def finish_authority(site: Site, folder: Path) -> SiteReport:
 
 
 def states(site: Site, folder: Path) -> list[SiteUserState]:
-    """Return the state of every certificate of the site, authorities first, which never have a ``problem``.
+    """Return the state of every certificate of the site, authorities first.
 
     Raises HalimedeError, OSError.
     """
     now = datetime.now(UTC)
     bundle = _read_authorities(folder)
-    rows = [SiteUserState(SiteUser(CA, Path()), folder / "ca.crt", signer.not_valid_after_utc) for signer in bundle]
+    rows = [
+        SiteUserState(SiteUser(CA, Path()), folder / "ca.crt", expires, "expired" if expires <= now else "")
+        for expires in (authority.not_valid_after_utc for authority in bundle)
+    ]
     for entry in _entries(site):
         path = folder / entry.folder / "tls.crt"
         pair = _read_pair(folder / entry.folder)

@@ -35,7 +35,7 @@ from halimede.errors import check_all
 from halimede.messages import Label
 from halimede.names import FIX, check_name
 
-#: the kind's names in commands and topics
+#: the kind's names: in commands and topics; in commands and in workers' reports (``ownerKind``)
 PLURAL = "multiedgeinferenceservices"
 KIND = "multiedgeinferenceservice"
 #: most characters of its name: on Kubernetes objects are named after it and its workers, with suffixes
@@ -146,7 +146,7 @@ def _check_worker(at: str, worker: MemberWorker | JointWorker, name: str, before
     check_all(
         partial(check_worker_name, at, name, before, "spec.edgeWorkers", reserved=RESERVED if member else ()),
         *(partial(check_name, f"{at}.{field}.name", model.name) for field, model in models.items() if model),
-        partial(check_pods, at, worker.template, member.hpa if member else None),
+        partial(check_pods, at, worker.template, worker.hpa),
         partial(check_source, f"{at}.source", member.source if member else None),
     )
 

@@ -120,8 +120,8 @@ def calibrate_tier(
         artefact = msgspec.structs.replace(artefact, regions=fitted.rule, metrics=artefact.metrics | fitted.measures)
     artefact = msgspec.structs.replace(
         artefact,
-        edge_digest=_digest(low.path),
-        cloud_digest=_digest(high.path),
+        edge_digest=model_digest(low.path),
+        cloud_digest=model_digest(high.path),
         edge_pixels=pixels_digest(low.spec.decode, low.spec.preprocess),
     )
     return replace(result, artefact=artefact)
@@ -182,8 +182,12 @@ def _progress_of(report: StageReport, tier: EvaluatedTier) -> Callable[[int, int
     return partial(report, f"{tier.name}: {tier.model}")
 
 
-def _digest(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal."""
+def model_digest(path: Path) -> str:
+    """Return the SHA-256 of a model in hexadecimal: of a file, or of the names and digests of a folder's files."""
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+        names = (f"{file.relative_to(path)} {model_digest(file)}\n" for file in files)
+        return hashlib.sha256("".join(names).encode()).hexdigest()
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -20,7 +20,9 @@ from halimede.messages.operator import OVERLOAD
 from halimede.messages.training import STARVED
 
 #: phases from the worst to the best; one that is not listed counts as the worst
-WORST_FIRST = ("Failed", "Degraded", "Pending", "Terminating", *get_args(State), "Running", "Ready", "Done")
+WORST_FIRST = (
+    "Failed", "Degraded", "Pending", "Terminating", *get_args(State), "Stopped", "Unused", "Running", "Ready", "Done",
+)  # fmt: skip
 #: phases without a row
 FINE = frozenset({"Running", "Ready", "Done", "Unused", "Stopped", "Terminating", *get_args(State)})
 #: reasons with a row in a fine phase as well: a training of a learning loop has the loop's state as its phase

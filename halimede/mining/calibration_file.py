@@ -152,7 +152,7 @@ class CalibrationFile(Struct, kw_only=True, omit_defaults=True):
         reference: the samples, to measure drift against.
         metrics: what was measured on samples that nothing was fitted on, most with their 95 % interval,
             ``<name>.low`` and ``<name>.high``.
-        edge_digest, cloud_digest: SHA-256 of the models' files, hexadecimal.
+        edge_digest, cloud_digest: SHA-256 of the models' files or folders, hexadecimal.
         edge_pixels: digest of how the small model's input is made of a picture
             (``halimede.api.processing.pixels_digest``).
 

@@ -60,7 +60,7 @@ _makers: dict[str, Maker] = {}
 
 
 def register(name: str) -> Callable[[Maker], Maker]:
-    """Return a decorator that registers a ``Maker`` under a name. Raises ValueError if the name is taken."""
+    """Return a decorator that registers a ``Maker`` under a name; it raises ValueError if the name is taken."""
 
     def add(maker: Maker) -> Maker:
         if name in _makers:
@@ -74,7 +74,8 @@ def register(name: str) -> Callable[[Maker], Maker]:
 def create(name: str, entry: str, parameters: Parameters) -> Application:
     """Return the application of a resource: the object ``entry`` (``module:object``), or else the one of this name.
 
-    Raises InvalidFieldError if it is not found, if it is no application, or if it refuses its parameters.
+    Raises InvalidFieldError if it is not found or cannot be imported, if it is no application, or if it refuses its
+    parameters.
     """
     maker = _maker_by_entry(entry) if entry else _maker_by_name(name)
     try:
@@ -96,7 +97,11 @@ def _maker_by_name(name: str) -> Maker:
         return _makers[name]
     installed = {point.name: point for point in entry_points(group=GROUP)}
     if name in installed:
-        return _maker(installed[name].load(), name, "")
+        try:
+            target = installed[name].load()
+        except Exception as error:
+            raise _refusal(name, "", f"its package could not be loaded: {describe_exception(error)}") from error
+        return _maker(target, name, "")
     names = ", ".join(sorted({*OWN, *_makers, *installed}))
     raise _refusal(name, "", f"use one of {names}, or give entry: module:object")
 
@@ -115,7 +120,10 @@ def _maker_by_entry(entry: str) -> Maker:
 
 
 def _maker(target: object, name: str, entry: str) -> Maker:
-    """Return the maker of an application that was imported: ``target`` is a maker, or the application itself."""
+    """Return the maker of an application that was imported: ``target`` is a maker, or the application itself.
+
+    Raises InvalidFieldError if ``target`` is neither.
+    """
     if isinstance(target, Application):
         return lambda _: target
     if not callable(target):
@@ -176,7 +184,7 @@ class StagesModel(Model):
     ) -> StagesModel:
         """Make the stages of an application for a worker and its node, which use these ``models``.
 
-        Raises InvalidFieldError for parameters that the stages cannot take.
+        Raises InvalidFieldError for parameters or models that the stages cannot use.
         """
         tools = Tools(models, parameters, worker, node)
         stages: list[Stage] = []
@@ -204,7 +212,7 @@ class StagesModel(Model):
         return FramePicture.of(frame, image)
 
     def predict(self, batch: Sequence[Array]) -> list[Prediction]:
-        """Run all stages on pictures of equal size; return each one's finding. Raises SampleError as stages do."""
+        """Run all stages on pictures of equal size; return the finding of each. Raises SampleError as stages do."""
         items = [_item(picture) for picture in batch]
         for stage in self._stages:
             stage.run(items)

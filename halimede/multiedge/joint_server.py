@@ -62,7 +62,7 @@ class JointServer:
 
     Args:
         bus: the connection to the broker.
-        joint: the joint, not opened yet.
+        joint: the joint, not opened yet; ``run`` opens it.
         channel: the topics of the requests and replies.
         thread: where all methods of the joint are called.
         decides: whether this worker is the one that decides now.
@@ -71,12 +71,12 @@ class JointServer:
         limit_s: seconds for one call of the joint. If it takes longer, this worker ends, and another one decides.
 
     Attributes:
-        accepted: findings that were passed to the joint.
+        accepted: findings that were queued for the joint.
         answered: findings that the joint has answered.
         refused: findings that found no space.
         failed: findings for which the joint raised an exception.
         expired: findings whose sender has timed out.
-        followed: tracks of other workers.
+        followed: tracks of other workers that were passed to the joint.
 
     """
 
@@ -122,13 +122,14 @@ class JointServer:
         )
 
     def load(self) -> Load:
-        """Return the findings that it can accept now (``credits``), its milliseconds for one, and those that wait."""
+        """Return its load: the findings that it can accept now, the milliseconds for a finding, and those that wait."""
         return Load(credits=self._waiting.free, service_ms=round(self._service_ms, 1), queued=len(self._waiting))
 
     async def run(self) -> None:
         """Open the joint, subscribe, and decide until cancelled; then let the joint store its state.
 
-        Raises what the joint raises when it is opened, and BusError when a subscription fails.
+        Raises what the joint raises when it is opened; in an ExceptionGroup, BusError when a subscription fails, and
+        ModelStuckError when a call of the joint takes longer than ``limit_s``.
         """
         await self._thread.call(self._joint.open)  # if it fails, the worker ends
         try:
@@ -163,15 +164,17 @@ class JointServer:
     async def send_state(self, worker: str) -> bool:
         """Send a new worker the joint's state, with which it can take over; return whether all of it was sent."""
         tracks = await self._guarded.snapshot()
+        if tracks is None:
+            return False
         address = topics.GALLERY.at(**self._names, worker=worker)
-        for sent, track in enumerate(tracks or ()):
+        for sent, track in enumerate(tracks):
             try:
                 await self._bus.publish(address, track)
             except (BusError, *UNWRITABLE) as error:
                 log.info("gallery not sent", worker=worker, error=str(error), sent=sent)
                 return False
-        log.info("gallery sent to worker", worker=worker, tracks=len(tracks or ()))
-        return tracks is not None
+        log.info("gallery sent to worker", worker=worker, tracks=len(tracks))
+        return True
 
     def metrics(self) -> Iterator[Metric]:
         """Yield the metrics of the joint for Prometheus."""
@@ -190,7 +193,11 @@ class JointServer:
     # --- messages from the bus ------------------------------------------------------------------------------------
 
     async def _accept(self, delivery: Delivery[Frame]) -> None:
-        """Queue a new finding for the joint; answer one that is known already, or that finds no space."""
+        """Queue a new finding for the joint; answer a finding that was answered before, and refuse one without space.
+
+        A finding that already waits gets a new deadline. May wait for the outbox. Raises InvalidFieldError if the
+        request has another reply topic than that of a worker.
+        """
         frame = delivery.body
         asker = self._channel.asker(self._channel.reply_address(delivery.packet).text)
         key = frame.id + asker.encode()
@@ -225,7 +232,10 @@ class JointServer:
         self._arrived.set()
 
     async def _answer_query(self, delivery: Delivery[IdentityQuery]) -> None:
-        """Answer an operator's query about an identity, if this worker decides."""
+        """Answer an operator's query about an identity, if this worker decides.
+
+        Raises BusError, and what the joint raises.
+        """
         if not self._decides():
             return
         answer = await self._thread.call(self._joint.ask, delivery.body)
@@ -258,7 +268,7 @@ class JointServer:
                 self._fail(new, decision.error)
             for outcome in decision.outcomes:
                 await self._send_outcome(outcome)
-            if new:
+            if new:  # a running mean, in which the newest call weighs a tenth
                 self._service_ms += 0.1 * ((loop.time() - began) * 1000 / len(new) - self._service_ms)
 
     async def _expire(self) -> None:
@@ -281,7 +291,7 @@ class JointServer:
         self._changed()
 
     async def _send_outcome(self, outcome: Outcome) -> None:
-        """Reply to the senders of the answered findings, and publish the decisions."""
+        """Reply to the senders of the answered findings, remember the answers, and publish the decisions."""
         for key, prediction in outcome.answers.items():
             if prediction is None or weight(prediction) <= REMEMBERED_BYTES:
                 self._answers.put(key, prediction)
@@ -416,7 +426,7 @@ class GuardedJoint:
         self._thread = thread
 
     async def follow(self, tracks: Sequence[Track]) -> None:
-        """Pass decisions of another worker to the joint. Decisions that it cannot read are missing in this worker."""
+        """Pass decisions of another worker to the joint. If the joint fails on them, this worker lacks them."""
         try:
             await self._thread.call(self._joint.follow, tracks)
         except Exception:
@@ -431,7 +441,7 @@ class GuardedJoint:
             return None
 
     async def close(self) -> None:
-        """Let the joint store its state; wait for that for up to CLOSE_S."""
+        """Let the joint store its state, and wait until it has, at most CLOSE_S seconds."""
         try:
             async with asyncio.timeout(CLOSE_S):
                 await asyncio.shield(self._thread.call(self._joint.close))

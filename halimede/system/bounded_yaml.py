@@ -47,7 +47,10 @@ class BoundedScanner(Scanner):
 
 
 class BoundedConstructor(SafeConstructor):
-    """ruamel's constructor, which lets merges (``<<``) copy at most MAX_MERGED fields. ruamel calls its methods."""
+    """ruamel's constructor, whose only errors are ruamel's. ruamel calls its methods.
+
+    Merges (``<<``) copy at most MAX_MERGED fields.
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -67,6 +70,15 @@ class BoundedConstructor(SafeConstructor):
             problem = f"its merges (<<) copy more than {MAX_MERGED} fields: write them out, or merge fewer"
             raise MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
 
+    def construct_non_recursive_object(self, node: Any, tag: str | None = None) -> Any:
+        """Return the value of a node. Raises MarkedYAMLError for a scalar that does not fit its type: ``!!bool x``."""
+        try:
+            return super().construct_non_recursive_object(node, tag)
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+            kind = str(node.tag).rpartition(":")[2]
+            problem = f"{str(node.value)[:100]!r} is no {kind}: correct it, or quote it as a text"
+            raise MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from error
+
 
 def decode_text(data: bytes) -> str:
     """Decode UTF-8, or UTF-16 that begins with its byte order mark. Raises UnicodeDecodeError.
@@ -80,8 +92,8 @@ def decode_text(data: bytes) -> str:
 def bounded_yaml() -> YAML:
     """Return a new reader. Its ``load`` and ``load_all`` return maps, lists and scalars.
 
-    They raise ruamel's YAMLError for text that is not YAML, or beyond the bounds. For a scalar that does not fit its
-    type they raise ValueError, KeyError or IndexError: the date 2024-13-45, ``!!bool x``, ``!!int ''``.
+    They raise ruamel's YAMLError for text that is not YAML, or beyond the bounds, and for a scalar that does not fit
+    its type, such as the date 2024-13-45.
     """
     yaml = YAML(typ="safe", pure=True)
     yaml.Scanner, yaml.Constructor = BoundedScanner, BoundedConstructor

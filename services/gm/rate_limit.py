@@ -6,7 +6,7 @@ A token bucket is a budget that grows with time up to a limit (the burst), and f
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, OrderedDict
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -52,7 +52,8 @@ class RateLimit(Generic[T]):
     def __init__(self, rate: float, burst: float) -> None:
         self._rate = rate
         self._burst = burst
-        self._budgets: dict[T, tuple[float, float]] = {}
+        #: budget, and the time when it was that, in the order of the last use
+        self._budgets: OrderedDict[T, tuple[float, float]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._budgets)
@@ -69,18 +70,20 @@ class RateLimit(Generic[T]):
         """
         now = asyncio.get_running_loop().time()
         budget = self.budget_of(name)
+        if name in self._budgets:
+            self._budgets.move_to_end(name)
+        elif len(self._budgets) >= MOST_NAMES:
+            self._forget(now)
         if budget <= 0:
             return False
-        if name not in self._budgets and len(self._budgets) >= MOST_NAMES:
-            self._forget(now)
         self._budgets[name] = (budget - cost, now)
         return True
 
     def _forget(self, now: float) -> None:
-        """Drop names with a full budget, and then the oldest ones until half of the places are free."""
+        """Drop names with a full budget, and then others until half of the places are free: they get a full burst."""
         for name, (budget, since) in list(self._budgets.items()):
             if budget + (now - since) * self._rate >= self._burst:
                 del self._budgets[name]
-        # the oldest entries have recovered most; half of all are dropped at once, so that this is rare
+        # the names that were used least recently go first; half of all are dropped at once, so that this is rare
         while len(self._budgets) > MOST_NAMES // 2:
             del self._budgets[next(iter(self._budgets))]

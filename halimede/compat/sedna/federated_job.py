@@ -24,7 +24,7 @@ from halimede import topics
 from halimede.bus import Announcement, Bus, Delivery, Packet
 from halimede.bus.mqtt import MqttSettings
 from halimede.compat.sedna import environment
-from halimede.errors import HalimedeError, InvalidFieldError, describe_exception, shorten_middle
+from halimede.errors import HalimedeError, InvalidFieldError, describe_exception, first_error, shorten_middle
 from halimede.messages import TensorSpec, TrainerState, TrainingRound
 from halimede.training.aggregator import Aggregator
 from halimede.training.child_messages import TrainingResult
@@ -41,8 +41,8 @@ log = structlog.get_logger()
 
 #: seconds that participants have to receive the end of the job
 LEAVE_S = 10.0
-#: seconds between two looks whether the thread of the bus still runs, or takes the next step
-LOOK_S = 0.5
+#: seconds between two checks: whether the thread of the bus has ended, and whether the next step can be handed over
+POLL_S = 0.5
 
 
 def script_settings(role: Role) -> WorkerSettings:
@@ -57,7 +57,7 @@ def run_of_job() -> str:
 
 
 class ScriptAggregator(Aggregator):
-    """An ``Aggregator`` of the updates of the first ``participants`` trainers that report; the result is their weights.
+    """An ``Aggregator`` of the updates of the first ``participants`` trainers that report; it makes no ONNX model.
 
     ``done`` is set after the last round, when each participant has evaluated the final weights.
     """
@@ -68,7 +68,7 @@ class ScriptAggregator(Aggregator):
         self._participants = participants
 
     async def leave(self) -> None:
-        """Wait until all participants have left, at most ``LEAVE_S``."""
+        """Wait until all participants have left, at most ``LEAVE_S`` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_S):
                 while self._states:
@@ -76,14 +76,14 @@ class ScriptAggregator(Aggregator):
                     await self._changed.wait()
 
     async def _on_state(self, delivery: Delivery[TrainerState]) -> None:
-        """Accept trainers that report, until there are enough."""
+        """Record the state of a trainer; the first ``participants`` trainers become those of the job."""
         trainers = self._settings.job.trainers
         if len(trainers) < self._participants:
             trainers.setdefault(delivery.names["trainer"], delivery.names["node"])
         await super()._on_state(delivery)
 
     async def _begin(self) -> None:
-        """Begin with zeros, in the tensors of the first participant by name. Others with other tensors are refused."""
+        """Begin with zeros, in the tensors of the first participant by name. Updates with other tensors are refused."""
         specs = next(state.specs for _, state in sorted(self._states.items()) if state.specs)
         self._weights = {spec.name: np.zeros(spec.shape, spec.dtype) for spec in specs}
         await asyncio.to_thread(self._store)
@@ -96,9 +96,10 @@ class ScriptAggregator(Aggregator):
 
 
 async def aggregate(aggregation: str, rounds: int, participants: int) -> None:
-    """Run the aggregator of a job until its last round is done.
+    """Run the aggregator of a job until its last round is done, and send the final report.
 
-    ``aggregation``: the algorithm's name. Raises HalimedeError.
+    ``aggregation``: the algorithm's name. ``participants``: scripts that take part in each round. Raises HalimedeError,
+    perhaps in an ExceptionGroup.
     """
     worker = script_settings("cloud")
     job = JobSettings(trainers={}, aggregation=aggregation, rounds=rounds, min_clients=participants, run=run_of_job())
@@ -120,8 +121,9 @@ async def aggregate(aggregation: str, rounds: int, participants: int) -> None:
 class ScriptTrainer:
     """One participant: a thread has the bus, and the script's own thread has the estimator.
 
-    ``estimator``: has ``train``, ``get_weights`` and ``set_weights``; ``evaluate`` is optional. ``arguments``: further
-    ones of its ``train``.
+    ``estimator``: has ``train``, ``get_weights`` and ``set_weights``; ``evaluate`` is optional. ``train_data``,
+    ``valid_data``: what ``train`` and ``evaluate`` get; ``valid_data`` None: nothing is evaluated. ``arguments``:
+    further arguments of ``train``. Raises InvalidFieldError for an invalid environment.
 
     Attributes:
         metrics: numbers that the estimator returned in the last step that returned any.
@@ -135,17 +137,22 @@ class ScriptTrainer:
         self._valid_data = valid_data
         self._arguments = arguments
         self._worker = script_settings("edge")
+        #: the next step: its name, further fields of its TrainingTask, and its result
         self._steps: queue.Queue[tuple[str, dict[str, Any], Future[TrainingResult]]] = queue.Queue(maxsize=1)
         self._ended: Future[None] = Future()
+        #: the estimator's weights are a list, and no mapping
         self._as_list = True
 
     def run(self) -> dict[str, float]:
-        """Take part until the job is done; return the metrics of the last step. Raises HalimedeError."""
+        """Take part until the job is done; return the metrics of the last step.
+
+        Raises HalimedeError, perhaps in an ExceptionGroup.
+        """
         thread = threading.Thread(target=self._in_thread, name="sedna_federated", daemon=True)
         thread.start()
         while not self._ended.done():
             try:
-                step, values, result = self._steps.get(timeout=LOOK_S)
+                step, values, result = self._steps.get(timeout=POLL_S)
             except queue.Empty:
                 continue
             result.set_result(self._carry_out(step, values))
@@ -170,7 +177,10 @@ class ScriptTrainer:
         return TrainingResult(samples=samples, held_out=held_out, shape=[1], specs=specs_of(self._weights()))
 
     def _train(self, operation: str, content: bytes, specs: list[TensorSpec]) -> TrainingResult:
-        """Evaluate the job's weights and train them; in the first round train the estimator's own weights."""
+        """Evaluate the job's weights, and train them if ``operation`` is ``train``.
+
+        In the first round, whose weights are zeros, the estimator's own weights are trained and nothing is evaluated.
+        """
         weights = decode(content, specs)
         result = TrainingResult(samples=_count(self._train_data), held_out=_count(self._valid_data), shape=[1])
         if any(tensor.any() for tensor in weights.values()):
@@ -201,7 +211,8 @@ class ScriptTrainer:
     def _in_thread(self) -> None:
         """Take part; record the end, or the error."""
         try:
-            asyncio.run(self._take_part())
+            with first_error():
+                asyncio.run(self._take_part())
         except BaseException as error:  # noqa: BLE001  # the script's thread raises it
             self._ended.set_exception(error)
         else:
@@ -227,32 +238,35 @@ class ScriptTrainer:
             await reporter.publish_final("completed", "", "")
 
     async def _step(self, do: str, **more: Any) -> TrainingResult:
-        """Let the script's thread run a step; return its result. An earlier step, even a cancelled one, ends first."""
+        """Let the script's thread run the step ``do``; return its result. ``more``: fields of its ``TrainingTask``.
+
+        Waits until an earlier step, even a cancelled one, has ended.
+        """
         result: Future[TrainingResult] = Future()
         while True:
             try:
                 self._steps.put_nowait((do, more, result))
                 break
             except queue.Full:
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_S)
         return await asyncio.shield(asyncio.wrap_future(result))
 
 
 class LeavingTrainer(TrainerWorker):
-    """A ``TrainerWorker`` that ends with its job: a script goes on then. ``leave``: called at the end."""
+    """A ``TrainerWorker`` that ends with its job: a script goes on then. ``leave``: called once the job has ended."""
 
     def __init__(self, *arguments: Any, leave: Callable[[], None], **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._leave = leave
 
     async def _on_round(self, delivery: Delivery[TrainingRound]) -> None:
-        """Handle a round; leave after the last one."""
+        """Record the published round; leave if the job is done or has failed."""
         await super()._on_round(delivery)
         if delivery.body.job == self._settings.identity and delivery.body.state in {"done", "failed"}:
             self._leave()
 
 
-def positive(name: str, value: object) -> int:
+def parse_positive(name: str, value: object) -> int:
     """Return a whole number from 1 on. Raises InvalidFieldError, which names ``name``, for anything else."""
     try:
         number = int(str(value))

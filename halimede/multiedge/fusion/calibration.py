@@ -1,8 +1,8 @@
 """``python -m halimede.multiedge.fusion.calibration FILE``: finds parameters of fusion from labelled findings.
 
-The parameters are a temperature and a weight for each camera. The output can be pasted under
-``spec.application.parameters``. The accuracies in it are measured on held-out data: the parameters are fitted on every
-other instant, and measured on the other half.
+The parameters are a temperature and a weight for each camera, fitted on all instants. The output can be pasted under
+``spec.application.parameters``. The accuracies in it are measured on held-out data, with other parameters: those that
+are fitted on every other instant are measured on the other half.
 
 A temperature calibrates a camera's probabilities (least negative log likelihood; convex in 1/T). A weight is for one
 rule. Weights of the product have the least negative log likelihood too (convex); their sum is below 1 if cameras err
@@ -30,7 +30,7 @@ from halimede.calibration.temperature import Truth, calibrate, calibration_error
 from halimede.errors import DecodeError, HalimedeError
 from halimede.multiedge.fusion.class_distribution import RULES, Vector, read
 
-#: the least number of instants for a meaningful result
+#: the least number of instants for ``measure``: with fewer its result means little
 LEAST = 20
 #: regularization of the product's weights towards 1, so that few findings change them little
 PULL = 1e-3
@@ -41,9 +41,11 @@ COLUMNS = ("instant", "camera", "truth")
 
 
 def measure(data: Labelled, rule: str) -> dict[str, Any]:
-    """Return the parameters for a rule, and accuracies (0..1) on instants that they were not fitted on.
+    """Return the parameters for a rule, fitted on all instants, and accuracies (0..1).
 
-    The result is what ``--json`` prints. Raises LabelledError for fewer than LEAST instants.
+    Accuracies are measured on every other instant, with parameters that were fitted on the instants between. ``rule``:
+    a key of RULES. The result is what ``--json`` prints: ``calibrationError`` is the error without temperatures,
+    ``calibrated`` the error with them. Raises LabelledError for fewer than LEAST instants.
     """
     if len(data.truth) < LEAST:
         raise LabelledError(f"{len(data.truth)} instants are too few: give at least {LEAST}")
@@ -121,7 +123,7 @@ class Fitted:
 
 
 def fit(data: Labelled, rule: str) -> Fitted:
-    """Return the temperatures and the weights for a rule; weights of 1 for a rule without a method."""
+    """Return the temperatures and the weights for a rule, to 3 decimals; weights of 1 for a rule without a method."""
     temperatures = np.array([temperature(*data.of(camera)) for camera in range(len(data.cameras))])
     makers = {"product": _product_weights, "vote": _vote_weights}
     weights = makers[rule](data, temperatures) if rule in makers else np.ones(len(data.cameras))
@@ -131,7 +133,7 @@ def fit(data: Labelled, rule: str) -> Fitted:
 def fuse(data: Labelled, rule: str, fitted: Fitted | None) -> Truth:
     """Return the fused class of each instant as ``(instants,) int64``; -1 for an instant without a finding.
 
-    ``fitted``: None: all weights and temperatures are 1.
+    ``rule``: a key of RULES. ``fitted``: the cameras' parameters; None: all weights and temperatures are 1.
     """
     ones = np.ones(len(data.cameras))
     temperatures, weights = (fitted.temperatures, fitted.weights) if fitted else (ones, ones)
@@ -152,6 +154,7 @@ def _vote_weights(data: Labelled, temperatures: Vector) -> Vector:  # noqa: ARG0
     """Return each camera's weight for the vote, with a mean of 1."""
     classes = len(data.labels)
     samples = [data.of(camera) for camera in range(len(data.cameras))]
+    # one right and one wrong finding are added, so that no camera has infinite odds
     right = np.array([((rows.argmax(axis=1) == truth).sum() + 1) / (len(truth) + 2) for rows, truth in samples])
     odds = np.log((classes - 1) * right / (1 - right)).clip(min=0.0)
     return np.asarray(odds / odds.mean()) if odds.any() else np.ones_like(odds)
@@ -169,8 +172,8 @@ def _product_weights(data: Labelled, temperatures: Vector) -> Vector:
         powers = np.exp(logits)
         p = powers / powers.sum(axis=1, keepdims=True)
         slope = np.einsum("nk,cnk->c", p, logs) - logs[:, rows, data.truth].sum(axis=1)
-        cost = -np.log(p[rows, data.truth].clip(min=1e-300)).mean() + PULL * ((weights - 1) ** 2).sum()
-        return float(cost), slope / len(rows) + 2 * PULL * (weights - 1)
+        loss = -np.log(p[rows, data.truth].clip(min=1e-300)).mean() + PULL * ((weights - 1) ** 2).sum()
+        return float(loss), slope / len(rows) + 2 * PULL * (weights - 1)
 
     weights, step = np.ones(len(data.cameras)), 1.0
     least_cost, slope = cost(weights)
@@ -258,7 +261,7 @@ def load(path: Path, truth: Path | None = None) -> Labelled:
 
 
 def _npz(path: Path) -> Labelled:
-    """Read an NPZ file."""
+    """Read an NPZ file. Raises LabelledError, and for an unreadable file other errors, which ``load`` converts."""
     with np.load(path, allow_pickle=False) as file:
         missing = {"probabilities", "truth"} - set(file.files)
         if missing:
@@ -285,15 +288,15 @@ def _names(file: Any, array: str, default: list[str]) -> list[str]:
 
 
 def _read_csv(path: Path) -> Iterator[_LabelledFinding]:
-    """Yield the findings in a CSV file."""
+    """Yield the findings in a CSV file. Raises LabelledError for another first line, ValueError for a wrong number."""
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         classes = [name for name in reader.fieldnames or [] if name not in COLUMNS]
         if not classes or not set(COLUMNS) <= set(reader.fieldnames or []):
             raise LabelledError(f"{path}: its first line must be {','.join(COLUMNS)} and the names of the classes")
-        for line in reader:
-            values = {name: float(line[name] or "nan") for name in classes}
-            yield _LabelledFinding(line["instant"], line["camera"], line["truth"], values)
+        for record in reader:
+            values = {name: float(record[name] or "nan") for name in classes}
+            yield _LabelledFinding(record["instant"], record["camera"], record["truth"], values)
 
 
 def _read_results(path: Path, truth: Path) -> Iterator[_LabelledFinding]:
@@ -303,7 +306,8 @@ def _read_results(path: Path, truth: Path) -> Iterator[_LabelledFinding]:
     probabilities of all classes, are left out.
     """
     with truth.open(newline="", encoding="utf-8") as file:
-        truths = {(line["camera"], int(line["sequence"])): line["truth"] for line in _truth_reader(truth, file)}
+        records = _truth_reader(truth, file)
+        truths = {(record["camera"], int(record["sequence"] or "")): record["truth"] for record in records}
     with path.open("rb") as results:
         for line in results:
             result = codec.decode(topics.MULTI_RESULT, line)
@@ -316,7 +320,7 @@ def _read_results(path: Path, truth: Path) -> Iterator[_LabelledFinding]:
 
 
 def _truth_reader(path: Path, lines: Iterable[str]) -> csv.DictReader[str]:
-    """Return a reader of a CSV file with true classes, whose columns are checked."""
+    """Return a reader of a CSV file with true classes. Raises LabelledError if a column is missing."""
     reader = csv.DictReader(lines)
     missing = {"camera", "sequence", "truth"} - set(reader.fieldnames or [])
     if missing:
@@ -325,7 +329,7 @@ def _truth_reader(path: Path, lines: Iterable[str]) -> csv.DictReader[str]:
 
 
 def _to_labelled(path: Path, stream: Iterator[_LabelledFinding]) -> Labelled:
-    """Return findings as arrays."""
+    """Return findings as arrays. Raises LabelledError if their truth is no class or contradicts itself."""
     findings = list(stream)
     cameras = tuple(sorted({finding.camera for finding in findings}))
     labels = tuple(dict.fromkeys(name for finding in findings for name in finding.probabilities))

@@ -141,6 +141,8 @@ def test_what_is_about_to_expire_is_renewed(tmp_path: Path, monkeypatch: pytest.
     days = timedelta(days=500)
     assert {found.problem for found in states(SITE, tmp_path)} == {"", "expired"}
     assert len(make_certificates(SITE, tmp_path, days=90).created) == everybody
+    days = timedelta(days=certificate_authority.CA_DAYS + 1)
+    assert {found.problem for found in states(SITE, tmp_path)} == {"expired"}
 
 
 def test_rotation_is_for_all_or_for_some(home: Path) -> None:

@@ -188,6 +188,7 @@ BROKEN_RULES: list[tuple[dict[str, Any], str, object, str]] = [
     (SEVERAL, "spec.edgeWorkers", [{**NORTH, "name": "edge"}], "[0].name"),
     (SEVERAL, "spec.edgeWorkers", [NORTH, NORTH], ""),
     (SEVERAL, "spec.edgeWorkers", [{**NORTH, "source": {"path": "x"}}], "[0].source.path"),
+    (SEVERAL, "spec.cloudWorker.hpa", {"minReplicas": 3, "maxReplicas": 2}, ".minReplicas"),
     (SEVERAL, "spec.edgeWorkers", [{**NORTH, "hpa": {"minReplicas": 3, "maxReplicas": 2}}], "[0].hpa.minReplicas"),
     (TIERS, "spec.edgeWorker", {**TIERS["spec"]["edgeWorker"], "fusion": "mixture"}, ".fusion"),
     (TIERS, "spec.edgeWorker", {**TIERS["spec"]["edgeWorker"], "committee": [{"name": "tiny"}]}, ".committee"),

@@ -13,6 +13,7 @@ import pytest
 
 from examples.digits import data
 from halimede import JointModel, api
+from halimede.calibration.service import model_digest
 from halimede.evaluation.service import read_chain
 from halimede.mining.calibration_file import read_artefact
 from halimede.models import Cache
@@ -221,3 +222,17 @@ def test_costs_that_make_no_sense_are_refused_with_what_to_write(pictures, tmp_p
     refused = calibrate("--data", pictures, "--costs", costs, "--out", tmp_path, code=1)
     assert named in " ".join(refused.output.split())
     assert not list(tmp_path.iterdir())
+
+
+def test_the_digest_of_a_folder_changes_with_each_name_and_content_in_it(tmp_path):
+    (tmp_path / "variables").mkdir()
+    first, second = tmp_path / "saved_model.pb", tmp_path / "variables" / "data"
+    first.write_bytes(b"graph")
+    second.write_bytes(b"weights")
+    digests = {model_digest(tmp_path)}
+    second.write_bytes(b"other weights")
+    digests.add(model_digest(tmp_path))
+    second.rename(tmp_path / "variables" / "index")
+    digests.add(model_digest(tmp_path))
+    assert len(digests) == 3
+    assert model_digest(first) == hashlib.sha256(b"graph").hexdigest()

@@ -144,7 +144,7 @@ def test_a_mistake_is_one_line(tmp_path: Path, site: Path, words: list[str], cod
     assert content(site) == before
 
 
-@pytest.mark.parametrize("text", ["nodes: [", "nodes: 7", "- a", "unknown: 1", "", "nodes: [edge0]\nbroker: []"])
+@pytest.mark.parametrize("text", ["nodes: [", "nodes: 7", "- a", "unknown: 1", "", "nodes: [edge0]\nbroker: []", "prefix: 2024-13-45"])
 def test_a_broken_site_file_is_one_line(site: Path, text: str) -> None:
     (site / "site.yaml").write_text(text)
     assert "Error: " in run("show", site, code=1)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from services.gm.rate_limit import EVENTS_ABOUT, EVENTS_OF, MAX_SUPPRESSED, EventDeduplicator
+from services.gm.rate_limit import EVENTS_ABOUT, EVENTS_OF, MAX_SUPPRESSED, MOST_NAMES, EventDeduplicator, RateLimit
 
 pytestmark = pytest.mark.simulated
 
@@ -26,3 +26,11 @@ async def test_one_reason_about_ever_new_things_is_left_out_in_bounds() -> None:
     assert counts == [1] * burst + [0] * 2 * MAX_SUPPRESSED
     assert len(events._suppressed) == MAX_SUPPRESSED
     assert events.times("NoPlacement", "node/1") == 1
+
+
+async def test_a_name_that_floods_gets_no_new_burst_because_many_other_names_come() -> None:
+    limit: RateLimit[str] = RateLimit(0.001, 2.0)
+    for number in range(MOST_NAMES + 1):
+        limit.spend("flood")
+        limit.spend(f"other {number}")
+    assert not limit.spend("flood")

@@ -305,7 +305,7 @@ def test_served_models_and_datasets_in_trouble_are_something_to_do() -> None:
     assert about.keys().isdisjoint({"ji/helmet", "im/off"})
     shown = document(snapshot, snapshot.checks())
     assert shown["healthy"] is False
-    assert {row["name"] for row in shown["services"]} == {"helmet", "gate", "faces", "off"}
+    assert [row["name"] for row in shown["services"]] == ["gate", "faces", "off", "helmet"]
     assert {task["about"] for task in shown["todo"]} == {check["about"] for check in shown["checks"]}
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from halimede.calibration.temperature import calibration_error, temperature
-from halimede.multiedge.fusion.calibration import Labelled, accuracy, fit, fuse, load, main
+from halimede.multiedge.fusion.calibration import Labelled, LabelledError, accuracy, fit, fuse, load, main
 
 
 def scene(count: int = 1500, classes: int = 4, noises: tuple[float, ...] = (1.0, 1.0, 1.0)) -> Labelled:
@@ -116,3 +116,11 @@ def test_a_file_that_holds_no_findings_is_refused_in_one_line(tmp_path, capsys, 
     error = capsys.readouterr().err
     assert message in error
     assert len(error.splitlines()) == 1
+
+
+def test_a_line_of_truths_without_a_number_is_refused(tmp_path):
+    results, truth = tmp_path / "results.json", tmp_path / "truth.csv"
+    results.write_text("")
+    truth.write_text("camera,sequence,truth\nnorth\n")
+    with pytest.raises(LabelledError, match="invalid literal for int"):
+        load(results, truth)

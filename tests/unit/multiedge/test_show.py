@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
 from halimede.errors import InvalidFieldError
-from halimede.multiedge import Parameters, create
+from halimede.multiedge import Parameters, application, create
 from halimede.multiedge.show import graph
 from tests.programs import run_python
 
@@ -35,6 +36,13 @@ def test_parameters_change_the_graph():
 def test_parameters_that_a_stage_refuses_are_named():
     with pytest.raises(InvalidFieldError, match=r"spec\.application\.parameters\.margin"):
         shown("reid", margin="x")
+
+
+def test_an_installed_application_that_cannot_be_loaded_is_named_with_the_cause(monkeypatch):
+    broken = EntryPoint("broken", "no_such_module:maker", application.GROUP)
+    monkeypatch.setattr(application, "entry_points", lambda *, group: [broken])
+    with pytest.raises(InvalidFieldError, match=r"'broken' is not accepted: .*No module named 'no_such_module'"):
+        create("broken", "", Parameters({}))
 
 
 @pytest.mark.slow
