@@ -105,7 +105,7 @@ class AckedPublisher(Generic[M]):
         self._waiting: deque[OutgoingMessage[M]] = deque()
         #: messages that were sent at once, in order, by their acknowledgements; and the tasks of the others
         self._in_flight: dict[asyncio.Future[int], OutgoingMessage[M]] = {}
-        self._deliveries: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._group: asyncio.TaskGroup | None = None
         self._changed = asyncio.Event()
@@ -121,17 +121,17 @@ class AckedPublisher(Generic[M]):
     @property
     def pending(self) -> int:
         """The number of messages that have not ended yet: waiting, or on their way."""
-        return len(self._waiting) + len(self._in_flight) + len(self._deliveries)
+        return len(self._waiting) + len(self._in_flight) + len(self._tasks)
 
     @property
     def immediate(self) -> bool:
         """Whether a message that is put now is sent at once, while ``run`` runs: none waits, and ``limit`` has room."""
-        return not self._waiting and len(self._in_flight) + len(self._deliveries) < self._limit
+        return not self._waiting and len(self._in_flight) + len(self._tasks) < self._limit
 
     @property
     def ready(self) -> bool:
         """Whether it has capacity for one more message, on its way or waiting."""
-        return len(self._waiting) + len(self._in_flight) + len(self._deliveries) < self._limit + self._capacity
+        return len(self._waiting) + len(self._in_flight) + len(self._tasks) < self._limit + self._capacity
 
     async def wait_ready(self) -> None:
         """Wait, without a deadline, until it has capacity for one more message."""
@@ -167,7 +167,7 @@ class AckedPublisher(Generic[M]):
         ``properties``: user properties; None: none. ``correlation``: correlation data; empty: none.
         """
         message = OutgoingMessage(address, body, done, properties, correlation)
-        if self._waiting or self._group is None or len(self._in_flight) + len(self._deliveries) >= self._limit:
+        if self._waiting or self._group is None or len(self._in_flight) + len(self._tasks) >= self._limit:
             self._waiting.append(message)
         else:
             self._send(message, self._group)
@@ -196,7 +196,7 @@ class AckedPublisher(Generic[M]):
         except (BusError, *UNWRITABLE):
             acknowledgement = None  # the task gets the same error and handles it
         if acknowledgement is None:
-            self._deliver(message, group)
+            self._send_in_task(message, group)
             return
         message.expires = asyncio.get_running_loop().time() + self._timeout_s
         self._in_flight[acknowledgement] = message
@@ -240,28 +240,28 @@ class AckedPublisher(Generic[M]):
             log.info("message not delivered", kind=self._kind, error=error)
             message.done(FAILURE)
         elif self._group:  # without a group sending has stopped: the message counts as lost
-            self._deliver(message, self._group, failures=1)
+            self._send_in_task(message, self._group, failures=1)
 
     def _next(self) -> None:
         """Send waiting messages while there are free slots."""
-        while self._waiting and self._group and len(self._in_flight) + len(self._deliveries) < self._limit:
+        while self._waiting and self._group and len(self._in_flight) + len(self._tasks) < self._limit:
             self._send(self._waiting.popleft(), self._group)
 
     # --- messages that were not sent at once ---------------------------------------------------------------------
 
-    def _deliver(self, message: OutgoingMessage[M], group: asyncio.TaskGroup, failures: int = 0) -> None:
+    def _send_in_task(self, message: OutgoingMessage[M], group: asyncio.TaskGroup, failures: int = 0) -> None:
         """Start the task that sends a message, at once or, after ``failures`` in a row, with a pause before."""
-        task = group.create_task(self._deliver_later(message, failures), name=f"{self._kind} delivery")
-        self._deliveries.add(task)
-        task.add_done_callback(self._end_delivery)
+        task = group.create_task(self._send_until_acknowledged(message, failures), name=f"{self._kind} delivery")
+        self._tasks.add(task)
+        task.add_done_callback(self._end_task)
 
-    def _end_delivery(self, task: asyncio.Task[None]) -> None:
+    def _end_task(self, task: asyncio.Task[None]) -> None:
         """Handle the end of a task: the next message gets its slot."""
-        self._deliveries.discard(task)
+        self._tasks.discard(task)
         self._changed.set()
         self._next()
 
-    async def _deliver_later(self, message: OutgoingMessage[M], failures: int) -> None:
+    async def _send_until_acknowledged(self, message: OutgoingMessage[M], failures: int) -> None:
         """Send a message until the broker acknowledges it, or once without ``retry``; then call its ``done``."""
         body: M | None = message.body
         while body is not None:

@@ -29,7 +29,7 @@ from halimede.models.cache import Cache, Fetched, in_thread
 from halimede.models.errors import FetchError, FetchReason, redact, retry_temporary
 from halimede.models.external_data import DataFilesError, fetch_model
 from halimede.models.fetcher import fetch
-from halimede.models.materialize import deliver, deliver_folder, make_parent
+from halimede.models.materialize import install_file, install_folder, make_parent
 from halimede.models.source_registry import local_path, open_file
 from halimede.models.source_types import SourceRequest, Stream, TransferRate
 
@@ -192,7 +192,7 @@ async def bring(model: RequestedModel, cache: Path, out: Path) -> None:
     used_cache = cache
 
     async def attempt() -> None:
-        """Fetch and deliver the model once. Raises FetchError."""
+        """Fetch and install the model once. Raises FetchError."""
         nonlocal used_cache
         try:
             fetched = await _fetch(model, Cache(used_cache))
@@ -203,7 +203,7 @@ async def bring(model: RequestedModel, cache: Path, out: Path) -> None:
             await in_thread(make_parent, out)  # before the cache in that folder creates it with private permissions
             used_cache = own_cache
             fetched = await _fetch(model, Cache(used_cache))
-        await _deliver(model, Cache(used_cache), fetched, out)
+        await _install(model, Cache(used_cache), fetched, out)
 
     try:
         await retry_temporary(attempt, model.patience_s)
@@ -241,11 +241,11 @@ async def check(model: RequestedModel) -> Path:
     return path
 
 
-async def _deliver(model: RequestedModel, cache: Cache, fetched: Fetched, out: Path) -> None:
+async def _install(model: RequestedModel, cache: Cache, fetched: Fetched, out: Path) -> None:
     """Copy a fetched file, or the folder that it is unpacked to, to ``out``. Raises FetchError."""
     with cache.pin(fetched.digest):
         source = await unpack(cache, fetched) if model.unpack else fetched.path
-        await in_thread(deliver_folder if source.is_dir() else deliver, source, out)
+        await in_thread(install_folder if source.is_dir() else install_file, source, out)
 
 
 async def _fetch(model: RequestedModel, cache: Cache) -> Fetched:

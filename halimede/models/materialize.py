@@ -21,7 +21,7 @@ FICLONE = 0x40049409
 FILE_MODE, FOLDER_MODE = 0o444, 0o755
 
 
-def deliver(source: Path, target: Path) -> None:
+def install_file(source: Path, target: Path) -> None:
     """Copy a file of the cache to a path, and replace what is there. Blocks. Raises FetchError."""
     make_parent(target)
     try:
@@ -31,7 +31,7 @@ def deliver(source: Path, target: Path) -> None:
         raise _write_error(target, error) from error
 
 
-def deliver_folder(source: Path, target: Path) -> None:
+def install_folder(source: Path, target: Path) -> None:
     """Copy an unpacked folder to a path. Blocks. Raises FetchError.
 
     An existing folder is removed when the copy is complete; for a moment there is none.

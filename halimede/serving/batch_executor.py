@@ -156,7 +156,7 @@ class BatchExecutor:
             alive = [job for job in jobs if job.until > began and not job.answer.done()]
             answers = self._run_jobs(alive, number, began) if alive else ()
             try:
-                loop.call_soon_threadsafe(self._deliver, jobs, alive, answers, began, time.monotonic())
+                loop.call_soon_threadsafe(self._set_answers, jobs, alive, answers, began, time.monotonic())
             except RuntimeError:
                 return  # the loop is closed, and with it all waiting requests
             del jobs, alive, answers  # they may be large, and the next jobs may arrive much later
@@ -193,7 +193,7 @@ class BatchExecutor:
             rows += job.rows
         return jobs
 
-    def _deliver(
+    def _set_answers(
         self, jobs: Sequence[BatchJob], alive: Sequence[BatchJob], answers: Sequence[Any], began: float, ended: float
     ) -> None:
         """Give jobs their answers, on the event loop. Jobs that are not ``alive`` have expired or were cancelled."""

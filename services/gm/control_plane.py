@@ -353,7 +353,7 @@ class SyncResponder:
         # services first: their references are sent with them in the right order
         for key in dict.fromkeys([*sorted(self._index.keys_on(node)), *holdings]):
             for action in self._reconciler.decide(key, node):
-                self._reconciler.deliver(action)
+                self._reconciler.apply_node_action(action)
         unknown = [await self.forget_unknown(node, key, holding) for key, holding in holdings.items()]
         for key, holding in holdings.items():
             entry = self._index.get(key)

@@ -35,11 +35,11 @@ from services.gm.controllers.base import (
     Action,
     AddFinalizer,
     ClearStatus,
-    Delivery,
     Edit,
     Finalize,
     Forget,
     Keep,
+    NodeAction,
     Observed,
     Pull,
     RecordEvent,
@@ -47,7 +47,7 @@ from services.gm.controllers.base import (
     ServiceWorkload,
     WriteStatus,
     conflicts,
-    deliveries,
+    finalizers_and_node_actions,
     has_new_phase,
     objects_and_status,
 )
@@ -225,7 +225,7 @@ class Reconciler:
         #: resources whose status must be written even if only its times differ
         self._heartbeats: set[Key] = set()
 
-    def decide(self, key: Key, node: str) -> Iterable[Delivery]:
+    def decide(self, key: Key, node: str) -> Iterable[NodeAction]:
         """Return what a node shall hold of a resource, and of the resources that this one names.
 
         Returns nothing for an unknown resource. If its deletion, or that of a resource that it names, would not wait
@@ -240,9 +240,9 @@ class Reconciler:
         if observed.without_finalizer:
             self.queue.add(key)  # first make its deletion wait for the node
             return []
-        return CONTROLLERS[key.plural].deliver(entry.resource, observed)
+        return CONTROLLERS[key.plural].node_actions(entry.resource, observed)
 
-    def deliver(self, action: Delivery) -> None:
+    def apply_node_action(self, action: NodeAction) -> None:
         """Carry out a decision: set what a node shall hold, keep or delete."""
         match action:
             case Send(node, resource):
@@ -282,7 +282,7 @@ class Reconciler:
         if self._pods and entry.roles and not stored.deleting:
             observed = await self._observe_pods(observed, entry, self._pods)
         # first what nodes shall hold, after the finalizers; of a deleted resource, all actions
-        actions, outcome = deliveries(entry.resource, observed), _Outcome()
+        actions, outcome = finalizers_and_node_actions(entry.resource, observed), _Outcome()
         await asyncio.gather(*(self._add_finalizer(a, outcome) for a in actions if isinstance(a, AddFinalizer)))
         try:
             before = self._downstream.queue.waiting
@@ -290,7 +290,7 @@ class Reconciler:
                 if not isinstance(action, Send | Keep | Forget):
                     await self._do(action, stored, outcome)
                 elif not (isinstance(action, Send) and action.resource.key in outcome.without_finalizer):
-                    self.deliver(action)  # without a finalizer the deletion would not reach the node
+                    self.apply_node_action(action)  # without a finalizer the deletion would not reach the node
             if self._downstream.queue.waiting > before:
                 # nodes receive their work before the status is summed up, which takes time as well
                 await self._downstream.queue.let_pass(LONGEST_HEAD_START)
@@ -430,7 +430,7 @@ class Reconciler:
                 await self._changed(key)
 
     async def _do(self, action: Action, stored: StoredResource, outcome: _Outcome) -> None:
-        """Carry out an action, except those that ``_reconcile`` itself handles: deliveries and finalizers."""
+        """Carry out an action, except those that ``_reconcile`` itself handles: node actions and finalizers."""
         match action:
             case WriteStatus():
                 await self._write(action, stored)

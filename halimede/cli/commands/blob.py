@@ -30,7 +30,7 @@ from halimede.errors import HalimedeError, InvalidFieldError, RefusedError
 from halimede.messages import BlobEntry, BlobOrder
 from halimede.models import Cache, fetch
 from halimede.models.cache import in_thread
-from halimede.models.materialize import deliver
+from halimede.models.materialize import install_file
 from halimede.names import check_name
 
 #: seconds for a reply
@@ -186,7 +186,7 @@ async def fetch_file(broker: BrokerAddress, digest: str, out: Path, source: str)
     async with _connect(broker) as client:
         openers = {SCHEME: BusOpener(client)}  # if GM or the node is unreachable: from any holder of the digest
         fetched = await with_fallback(fetch, url(source, digest), "", Cache(partial_folder), progress, openers=openers)
-    await in_thread(deliver, fetched.path, out)
+    await in_thread(install_file, fetched.path, out)
     await in_thread(shutil.rmtree, partial_folder, True)  # noqa: FBT003 - a folder that cannot be removed does no harm
     sys.stdout.write(f"{out} ({fetched.size:,} bytes)\n")
 

@@ -1,10 +1,10 @@
 """What all controllers share: ``Controller``, its input (``Observed``), its output (``Action``), and the registry.
 
-A controller is the rules of one kind of resource, and only decides. Its ``deliver`` returns which nodes shall hold a
-resource; ``build``, ``edits``, ``status`` and ``step`` return the Kubernetes objects, the edits of other resources, and
-the status. All return the same output for the same input, so it is always safe to run them again. A new kind is one new
-file with ``@register``. The deletion of a resource has the same rules for all kinds, here. In actions, ``key`` (plural,
-namespace and name) and ``uid`` (the resource's life) name a resource.
+A controller is the rules of one kind of resource, and only decides. Its ``node_actions`` returns which nodes shall hold
+a resource; ``build``, ``edits``, ``status`` and ``step`` return the Kubernetes objects, the edits of other resources,
+and the status. All return the same output for the same input, so it is always safe to run them again. A new kind is one
+new file with ``@register``. The deletion of a resource has the same rules for all kinds, here. In actions, ``key``
+(plural, namespace and name) and ``uid`` (the resource's life) name a resource.
 """
 
 from __future__ import annotations
@@ -121,9 +121,9 @@ class Pull:
 
 
 #: what one node shall hold
-Delivery = Send | Keep | Forget
+NodeAction = Send | Keep | Forget
 #: what a reconciliation does
-Action = Delivery | AddFinalizer | Ensure | Remove | Pull | Edit | WriteStatus | ClearStatus | Finalize | RecordEvent
+Action = NodeAction | AddFinalizer | Ensure | Remove | Pull | Edit | WriteStatus | ClearStatus | Finalize | RecordEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +248,7 @@ class Controller(Protocol):
         ``status``: the last written one, which contains the Models that GM has chosen. Raises InvalidFieldError.
         """
 
-    def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
+    def node_actions(self, desired: Resource[Any], observed: Observed) -> Iterator[NodeAction]:
         """Yield what the nodes in ``placed`` and ``holders`` shall hold; by default each placed node the resource."""
         for node in observed.placed:
             yield Send(node, desired)
@@ -297,21 +297,21 @@ def register(plural: str) -> Callable[[type[Controller]], type[Controller]]:
 
 def plan(desired: Resource[Any], observed: Observed) -> list[Action]:
     """Return all actions for a resource; empty if it needs none."""
-    return [*deliveries(desired, observed), *objects_and_status(desired, observed)]
+    return [*finalizers_and_node_actions(desired, observed), *objects_and_status(desired, observed)]
 
 
-def deliveries(desired: Resource[Any], observed: Observed) -> list[Action]:
+def finalizers_and_node_actions(desired: Resource[Any], observed: Observed) -> list[Action]:
     """Return what nodes shall hold, after finalizers; for a resource that is being deleted, return all actions."""
     if desired.metadata.deletion_timestamp is not None:
         return _retire(desired, observed)
-    actions = list(CONTROLLERS[desired.kind.plural].deliver(desired, observed))
+    actions = list(CONTROLLERS[desired.kind.plural].node_actions(desired, observed))
     without_finalizer = {stored.key: stored for stored in observed.without_finalizer}
     sent = {action.resource.key for action in actions if isinstance(action, Send)} if without_finalizer else set()
     return [*(AddFinalizer(key, stored.uid) for key, stored in without_finalizer.items() if key in sent), *actions]
 
 
 def objects_and_status(desired: Resource[Any], observed: Observed) -> list[Action]:
-    """Return the actions that follow the deliveries: write the objects, edit other resources, write the status.
+    """Return the actions after those of nodes: write the objects, edit other resources, write the status.
 
     ``edits`` come before ``step``: they follow the state that is already written, so a GM that is killed in between
     repeats them.

@@ -34,7 +34,7 @@ from halimede.api.neptune import native
 from halimede.errors import InvalidFieldError, hide_secrets
 from halimede.messages import ModelInUse, ServedVersion, Status
 from services.gm.cluster.port import Ref
-from services.gm.controllers.base import Controller, Delivery, Keep, Observed, Send, forget, node_problems, register
+from services.gm.controllers.base import Controller, Keep, NodeAction, Observed, Send, forget, node_problems, register
 from services.gm.controllers.model import remember_version
 from services.gm.reference_index import ReferenceEntry, WorkerPlacement
 from services.gm.service_status import Problem, Readiness, Share, conclude, service_status
@@ -66,7 +66,7 @@ class InferenceModelController(Controller):
         resource = native(resource) if resource.kind.api_version == SEDNA else parse(to_sedna(resource))
         return ReferenceEntry(resource, _roles(resource, status))
 
-    def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
+    def node_actions(self, desired: Resource[Any], observed: Observed) -> Iterator[NodeAction]:
         """Send it to the nodes that serve it, unless the cluster runs pods or no server is desired.
 
         If its version cannot be served, nodes keep the one that they have.

@@ -21,7 +21,7 @@ from halimede.api.neptune import native
 from halimede.api.trainingmodel import PLURAL as TRAINING
 from halimede.messages import Status, TrainingProgress
 from halimede.names import Key
-from services.gm.controllers.base import Delivery, Observed, forget, register
+from services.gm.controllers.base import NodeAction, Observed, forget, register
 from services.gm.controllers.trainingmodel import DONE, TrainingModelController, model_of
 from services.gm.controllers.worker_service import roles_of
 from services.gm.reference_index import ReferenceEntry
@@ -40,12 +40,12 @@ class FederatedLearningController(TrainingModelController):
         rivals = [Key(plural, *training.key[1:]) for plural in (TRAINING, FEDERATED) if plural != training.key.plural]
         return ReferenceEntry(training, roles_of(training), edits=(model_of(training),), watches=tuple(rivals))
 
-    def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
+    def node_actions(self, desired: Resource[Any], observed: Observed) -> Iterator[NodeAction]:
         """Send the job to its nodes; while it has to wait (``obstacle``), they drop it."""
         if self.obstacle(desired, observed):
             yield from forget(desired, replace(observed, placed={}))
         else:
-            yield from super().deliver(desired, observed)
+            yield from super().node_actions(desired, observed)
 
     def build(self, desired: Resource[Any], observed: Observed) -> Built | None:
         """Return the objects of its workers, none of them while it has to wait; None: nodes run the workers."""

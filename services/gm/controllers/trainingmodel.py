@@ -38,7 +38,7 @@ from halimede.names import Key
 from services.gm.candidate_version import MAX_SPEC_VERSIONS, digest_of, version_name
 from services.gm.cluster.port import StoredResource
 from services.gm.controllers import loop_rules
-from services.gm.controllers.base import Delivery, Edit, Observed, Pull, forget, node_problems, register
+from services.gm.controllers.base import Edit, NodeAction, Observed, Pull, forget, node_problems, register
 from services.gm.controllers.worker_service import (
     WorkersController,
     lacking_resources,
@@ -88,7 +88,7 @@ class TrainingModelController(WorkersController):
         models = tuple(loop_rules.models_of(resource, loop))
         return ReferenceEntry(resource, roles_of(resource), edits=models, watches=watches)
 
-    def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
+    def node_actions(self, desired: Resource[Any], observed: Observed) -> Iterator[NodeAction]:
         """Send its nodes what its workers need, and then the training.
 
         A training that is done, or whose loop is idle, is deleted there.
@@ -96,7 +96,7 @@ class TrainingModelController(WorkersController):
         if loop_rules.is_idle(desired) or _is_finished(desired, observed):
             yield from forget(desired, replace(observed, placed={}))
         else:
-            yield from super().deliver(desired, observed)
+            yield from super().node_actions(desired, observed)
 
     def build(self, desired: Resource[Any], observed: Observed) -> Built | None:
         """Return the objects of its workers, none of them for a training that is done or whose loop is idle.

@@ -24,7 +24,7 @@ from halimede.errors import hide_secrets
 from halimede.messages import Metric, ModelOutput, Output, Status, TaskInfo, WorkerReport, WorkerSummary
 from halimede.names import Key
 from halimede.stats.totals import add_up
-from services.gm.controllers.base import Controller, Delivery, Keep, Observed, Send, forget, node_problems, register
+from services.gm.controllers.base import Controller, Keep, NodeAction, Observed, Send, forget, node_problems, register
 from services.gm.controllers.dataset import has_data
 from services.gm.model_selection import choices, selectors, with_chosen_models
 from services.gm.reference_index import ReferenceEntry, Roles, WorkerPlacement
@@ -48,7 +48,7 @@ class WorkersController(Controller):
         """Return the resource with its workers: each needs its Models, and edge workers the Dataset as well."""
         return ReferenceEntry(resource, roles_of(resource))
 
-    def deliver(self, desired: Resource[Any], observed: Observed) -> Iterator[Delivery]:
+    def node_actions(self, desired: Resource[Any], observed: Observed) -> Iterator[NodeAction]:
         """Send each node the resources that its workers name, then the service.
 
         A node keeps its present generation of the service while a resource is missing, or a Model is not chosen yet.

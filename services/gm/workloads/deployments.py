@@ -26,7 +26,7 @@ from services.gm.cluster.port import Ref
 from services.gm.model_selection import describe, selectors
 from services.gm.service_status import Problem
 from services.gm.workloads import object_names
-from services.gm.workloads.model_init_container import SLOTS, ModelDelivery, Models, deliver, host_file, needs_secret
+from services.gm.workloads.model_init_container import SLOTS, Models, PodModel, host_file, needs_secret, pod_model_of
 from services.gm.workloads.object_names import DIGEST, TEMPLATE, Body, Role, SecretsMetadata, worker_of
 from services.gm.workloads.pod_history import PodBackoff
 from services.gm.workloads.pod_settings import PodSettings
@@ -167,7 +167,7 @@ class _Worker:
             # by default Deployments keep ten old templates; one suffices for inspection
             "revisionHistoryLimit": 1,
             "selector": {"matchLabels": object_names.selector(self.service, self.placement.role, self.placement.part)},
-            "template": pod_template(self.service, self.placement, self._deliveries(), self.settings, self._files()),
+            "template": pod_template(self.service, self.placement, self._pod_models(), self.settings, self._files()),
         }
         if hpa is None:
             spec["replicas"] = 1
@@ -183,28 +183,28 @@ class _Worker:
             spec = {"scaleTargetRef": target, **scaled}
             yield new_object(self.service, role, "HorizontalPodAutoscaler", name, spec, worker=part)
 
-    def _deliveries(self) -> Models:
-        """Return the existing Models that the worker names, by purpose, each with its delivery into the pod.
+    def _pod_models(self) -> Models:
+        """Return the existing Models that the worker names, by purpose, each with what the pod needs for it.
 
         An archive in a format that is not halimede's own, such as .pt, stays packed: the worker's code opens it. A
-        Model that is only described to the worker has an empty delivery.
+        Model that is only described to the worker needs nothing.
         """
         template = self.placement.worker.template
         worker, own_code = template["spec"]["containers"][0], may_run_own_code(template)
-        deliveries = {}
+        pod_models = {}
         for purpose, name in self.placement.needs.items():
             model = self.references.get(self._model(name))
             if model is not None:
                 secret, unpack = self.secrets.get(needs_secret(model.spec)), model.spec.is_onnx
-                delivery = deliver(
+                pod_model = pod_model_of(
                     model.spec, worker, secret, self.settings, unpack=unpack, own_code=own_code, names=SLOTS[purpose]
                 )
-                deliveries[purpose] = model, delivery
+                pod_models[purpose] = model, pod_model
         for purpose, name in self.placement.described.items():
             model = self.references.get(self._model(name))
             if model is not None:
-                deliveries[purpose] = model, ModelDelivery("")
-        return deliveries
+                pod_models[purpose] = model, PodModel("")
+        return pod_models
 
     def problems(self) -> Iterator[Problem]:
         """Yield the problems that prevent its objects."""
@@ -228,7 +228,7 @@ class _Worker:
             yield from check_host_path(f"{at}.source.path", self.placement.folder, self.settings)
         table = self.settings.images if object_names.is_translated(self.service) else {}
         yield from check_template(self.placement.worker.template, f"{at}.template", self.settings, table)
-        yield from check_mounts(self.placement, self._deliveries(), f"{at}.template", self.settings)
+        yield from check_mounts(self.placement, self._pod_models(), f"{at}.template", self.settings)
 
     def _data_problems(self) -> Iterator[Problem]:
         """Yield the problems with the samples that the worker needs on its node."""

@@ -1,4 +1,4 @@
-"""Brings models into pods (``deliver``): an init container downloads or verifies the model before the worker starts.
+"""Brings models into pods (``PodModel``): an init container downloads or verifies the model before the worker starts.
 
 A model on the web or in S3 is downloaded to ``/downloads/<host><path>``, through the node's cache if it has one. A file
 of the node is not copied, except for an archive that is unpacked into the pod: its folder is mounted read-only below
@@ -86,7 +86,7 @@ SLOTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class ModelDelivery:
+class PodModel:
     """Where a worker finds its model, and what the pod needs for that, as Kubernetes has it.
 
     Attributes:
@@ -103,8 +103,8 @@ class ModelDelivery:
     mounts: tuple[Body, ...] = ()
 
 
-#: the models of a pod by purpose, each with its delivery
-Models = Mapping[str, tuple[Resource[ModelSpec], ModelDelivery]]
+#: the models of a pod by purpose, each with what the pod needs for it
+Models = Mapping[str, tuple[Resource[ModelSpec], PodModel]]
 
 
 def host_file(url: str) -> str | None:
@@ -118,7 +118,7 @@ def needs_secret(spec: ModelSpec) -> str:
     return spec.credential_name if spec.url.startswith("s3://") else ""
 
 
-def deliver(
+def pod_model_of(
     spec: ModelSpec,
     worker: Mapping[str, Any],
     secret: Mapping[str, Any] | None,
@@ -127,7 +127,7 @@ def deliver(
     unpack: bool = False,
     own_code: bool = False,
     names: ModelVolume = MODEL,
-) -> ModelDelivery:
+) -> PodModel:
     """Return how a model gets to the container ``worker``.
 
     ``secret``: metadata of the Secret of ``needs_secret``; None: it needs none, or the Secret does not exist.
@@ -136,7 +136,7 @@ def deliver(
     this model in the pod.
     """
     if spec.url.startswith(("http://", "https://")) and _load_mode(worker) in {"http", "https"}:
-        return ModelDelivery(spec.url)
+        return PodModel(spec.url)
     if path := host_file(spec.url):
         path = posixpath.normpath("/" + path.lstrip("/"))
         if unpack and path.endswith(ARCHIVES):
@@ -161,20 +161,20 @@ def literal(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def _mount_file(spec: ModelSpec, path: str, settings: PodSettings, names: ModelVolume) -> ModelDelivery:
+def _mount_file(spec: ModelSpec, path: str, settings: PodSettings, names: ModelVolume) -> PodModel:
     """Mount the folder of a file of the node, ``path``; the init container verifies the file."""
     volume, mount = mount_folder(posixpath.dirname(path), names.volume)
     here = DATA + path
     init = _fetcher(names.init, ["--url", here, *_sha256(spec), "--check"], [], [mount], settings)
-    return ModelDelivery(here, (init,), (volume,), (mount,))
+    return PodModel(here, (init,), (volume,), (mount,))
 
 
-def _unpack_archive(spec: ModelSpec, path: str, settings: PodSettings, names: ModelVolume) -> ModelDelivery:
+def _unpack_archive(spec: ModelSpec, path: str, settings: PodSettings, names: ModelVolume) -> PodModel:
     """Unpack an archive of the node, ``path``, into the pod."""
     volume, mount = mount_folder(posixpath.dirname(path), names.volume)
-    delivery = _download(msgspec.structs.replace(spec, url=DATA + path), {}, settings, names, unpack=True)
-    init = {**delivery.init[0], "volumeMounts": [*delivery.init[0]["volumeMounts"], mount]}
-    return ModelDelivery(delivery.url, (init,), (*delivery.volumes, volume), delivery.mounts)
+    pod_model = _download(msgspec.structs.replace(spec, url=DATA + path), {}, settings, names, unpack=True)
+    init = {**pod_model.init[0], "volumeMounts": [*pod_model.init[0]["volumeMounts"], mount]}
+    return PodModel(pod_model.url, (init,), (*pod_model.volumes, volume), pod_model.mounts)
 
 
 def _download(
@@ -185,7 +185,7 @@ def _download(
     *,
     unpack: bool,
     own_code: bool = False,
-) -> ModelDelivery:
+) -> PodModel:
     """Download a model into the pod, through the node's cache if there is one."""
     path = _download_path(spec.url, names.downloads)
     cache: Body = {"name": "halimede-cache"}
@@ -203,7 +203,7 @@ def _download(
     env = _storage(spec, secret) if spec.url.startswith("s3://") else []
     init = _fetcher(names.init, args, env, [files_mount, cache_mount], settings)
     volumes = ({"name": "halimede-models", "emptyDir": {}}, cache)
-    return ModelDelivery(path, (init,), volumes, ({**files_mount, "readOnly": True},))
+    return PodModel(path, (init,), volumes, ({**files_mount, "readOnly": True},))
 
 
 def _fetcher(name: str, args: list[str], env: list[Body], mounts: list[Body], settings: PodSettings) -> Body:

@@ -29,8 +29,8 @@ from services.gm.workloads.model_init_container import (
     CONFINED,
     DATA,
     NODE_NAME,
-    ModelDelivery,
     Models,
+    PodModel,
     literal,
     mount_folder,
 )
@@ -84,7 +84,7 @@ def pod_template(
     ``placement``: the worker in the service's spec, with the user's template. ``brought``: its Models by purpose, each
     with how it gets into the pod. ``files``: paths of samples on its node.
     """
-    deliveries = _deliveries(brought)
+    pod_models = _pod_models(brought)
     template = _without_nulls(placement.worker.template)
     pod: Body = template["spec"]
     _protect_node(pod, settings)
@@ -96,24 +96,24 @@ def pod_template(
     if isinstance(service.spec, TrainingSpec):
         _request_share(worker, service.spec.as_training().cpu_share)
     worker["volumeMounts"] = _once([
-        *worker.get("volumeMounts", []), *mounts, *(mount for delivery in deliveries for mount in delivery.mounts),
+        *worker.get("volumeMounts", []), *mounts, *(mount for model in pod_models for mount in model.mounts),
     ])  # fmt: skip
     if _is_ours(worker, settings):
         _make_ours(worker, pod, placement.program, settings)
         volumes += _writable(worker)
     environment = _worker_environment(service, placement, brought, settings, files)
     worker["env"] = [*_merge_variables(environment, worker.get("env", [])), *_session_key(service, placement)]
-    init = [copy.deepcopy(container) for delivery in deliveries for container in delivery.init]
+    init = [copy.deepcopy(container) for pod_model in pod_models for container in pod_model.init]
     pod["initContainers"] = [*init, *pod.get("initContainers", [])]
-    volumes += [volume for delivery in deliveries for volume in delivery.volumes]
+    volumes += [volume for pod_model in pod_models for volume in pod_model.volumes]
     pod["volumes"] = [*pod.get("volumes", []), *_once(volumes)]
     _complete(pod, placement, settings)
     return _with_labels(object_names.labels(service, placement.role, placement.part), template.get("metadata", {}), pod)
 
 
-def _deliveries(brought: Models) -> list[ModelDelivery]:
+def _pod_models(brought: Models) -> list[PodModel]:
     """Return how each model gets into the pod."""
-    return [delivery for _, delivery in brought.values()]
+    return [pod_model for _, pod_model in brought.values()]
 
 
 def check_mounts(placement: Placement, brought: Models, at: str, settings: PodSettings) -> Iterator[Problem]:
@@ -121,7 +121,7 @@ def check_mounts(placement: Placement, brought: Models, at: str, settings: PodSe
 
     ``brought``: as of ``pod_template``. ``at``: path of the template in the resource.
     """
-    mounts = [*_volumes(placement, settings)[1], *(mount for d in _deliveries(brought) for mount in d.mounts)]
+    mounts = [*_volumes(placement, settings)[1], *(mount for d in _pod_models(brought) for mount in d.mounts)]
     ours = {mount["mountPath"].rstrip("/") for mount in mounts}
     for i, mount in enumerate(placement.pod.containers[0].volume_mounts):
         if mount.mount_path.rstrip("/") in ours:
@@ -208,7 +208,8 @@ def _worker_environment(
     grace = placement.pod.termination_grace_period_seconds * GRACE_SHARE
     broker = (settings.edge_broker if placement.role == "edge" else "") or settings.broker
     models = {
-        purpose: worker_environment.MountedModel(model, delivery.url) for purpose, (model, delivery) in brought.items()
+        purpose: worker_environment.MountedModel(model, pod_model.url)
+        for purpose, (model, pod_model) in brought.items()
     }
     environment = common(
         service,

@@ -36,11 +36,11 @@ from services.gm.workloads.deployments import Built, check_service_name, new_obj
 from services.gm.workloads.model_init_container import (
     CONFINED,
     NODE_NAME,
-    ModelDelivery,
-    deliver,
+    PodModel,
     host_file,
     literal,
     needs_secret,
+    pod_model_of,
 )
 from services.gm.workloads.node_placement import bind_pod
 from services.gm.workloads.object_names import TEMPLATE, Body, SecretsMetadata
@@ -175,9 +175,9 @@ def _from_files(
     """Return the parts for a version's files and the server of its format."""
     server, described = settings.server(spec.framework_type), model_spec(spec, version)
     assert server is not None  # noqa: S101  # checked by _problems
-    delivery = deliver(described, {}, secrets.get(needs_secret(described)), settings, unpack=True)
+    pod_model = pod_model_of(described, {}, secrets.get(needs_secret(described)), settings, unpack=True)
     put = {
-        "{name}": spec.model_name, "{version}": version.version, "{model}": delivery.url,
+        "{name}": spec.model_name, "{version}": version.version, "{model}": pod_model.url,
         "{port}": str(container_port(spec)), "{grpcPort}": str(GRPC_PORT), "{file}": f"{FOLDER}/{FILE}",
     }  # fmt: skip
     mount = {"name": "halimede-wish", "mountPath": FOLDER, "readOnly": True}
@@ -188,7 +188,7 @@ def _from_files(
             {"name": "http", "containerPort": container_port(spec)},
             {"name": "grpc", "containerPort": GRPC_PORT},
         ],
-        "volumeMounts": [*delivery.mounts, mount],
+        "volumeMounts": [*pod_model.mounts, mount],
         "livenessProbe": {**_probe(_fill(server.live, put), spec), **PATIENT},
         "readinessProbe": {**_probe(_fill(server.ready, put), spec), **EAGER},
         "lifecycle": LINGER,
@@ -201,25 +201,25 @@ def _from_files(
         container["args"] = [literal(_fill(part, put)) for part in server.args]
     if settings.pull_policy:
         container["imagePullPolicy"] = settings.pull_policy
-    volumes: list[Body] = [*delivery.volumes, _desired_volume()]
+    volumes: list[Body] = [*pod_model.volumes, _desired_volume()]
     if server.command == OUR_SERVER.command:  # its needs are known
         container["securityContext"] = dict(CONFINED)
         container["volumeMounts"].append({"name": "halimede-tmp", "mountPath": "/tmp"})  # noqa: S108  # the pod's own
         volumes.append({"name": "halimede-tmp", "emptyDir": {}})
-    annotations = {VERSION: version.version, DESIRED_STATE: _desired_state(spec, version, described, delivery)}
-    return _Parts(container, annotations, delivery.init, tuple(volumes))
+    annotations = {VERSION: version.version, DESIRED_STATE: _desired_state(spec, version, described, pod_model)}
+    return _Parts(container, annotations, pod_model.init, tuple(volumes))
 
 
 def _desired_state(
-    spec: InferenceModelSpec, version: ServedVersionSpec, described: ModelSpec, delivery: ModelDelivery
+    spec: InferenceModelSpec, version: ServedVersionSpec, described: ModelSpec, pod_model: PodModel
 ) -> str:
     """Return the desired state (JSON) for halimede's own server: its only model, which answers all requests.
 
-    ``described``: the spec of the version as a Model. ``delivery``: how it gets into the pod.
+    ``described``: the spec of the version as a Model. ``pod_model``: what the pod needs for it.
     """
     plain = msgspec.to_builtins(msgspec.structs.replace(described, url="/", credential_name=""))
     model = DesiredModel(
-        name=spec.model_name, path=delivery.url, version=version.version, digest=described.sha256, spec=plain
+        name=spec.model_name, path=pod_model.url, version=version.version, digest=described.sha256, spec=plain
     )
     return msgspec.json.encode(Desired(models=[model])).decode()
 
