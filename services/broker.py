@@ -79,7 +79,7 @@ class MosquittoProcess:
         return self._folder / "mosquitto.log"
 
     async def __aenter__(self) -> Self:
-        """Start the broker; ``start`` has the errors."""
+        """Start the broker. Raises as ``start`` does."""
         await self.start()
         return self
 
@@ -136,7 +136,7 @@ class MosquittoProcess:
             self._process = None
 
     async def kill(self) -> None:
-        """End Mosquitto with SIGKILL, like a crash: retained messages, queues and sessions are lost."""
+        """End Mosquitto with SIGKILL. As after ``stop``, retained messages, queues and sessions are lost."""
         process, self._process = self._process, None
         if process:
             process.kill()
@@ -238,7 +238,10 @@ def find_mosquitto() -> str:
 
 
 def _failure(log: str) -> str:
-    """Return the entries with "Error" in the log of a failed start, without their times; else its last entry."""
+    """Return the entries with "Error" in the log of a failed start, without their times; else its last entry.
+
+    If another process has the port, return IN_USE.
+    """
     entries = [TIME.sub("", entry) for entry in log.strip().splitlines()]
     if any(IN_USE in entry for entry in entries):
         return IN_USE

@@ -66,7 +66,7 @@ def new_server(authority: Pair, hosts: Sequence[str], days: int) -> Pair:
 
 
 def is_current(certificate: Certificate, *, name: str = "", hosts: Sequence[str] = ()) -> bool:
-    """Whether a certificate is as ``new_client`` or ``new_server`` would make it, and is not due for renewal.
+    """Whether a certificate has the name or the hosts, and is not due for renewal; ``signer`` tells who signed it.
 
     ``name``: the user of a client's certificate; ``hosts``, without a name: those of a broker's.
     """

@@ -78,7 +78,7 @@ authentication = [
 listeners.tcp.default {{enable = true, bind = "0.0.0.0:{port}", tcp_options {{nodelay = true}}}}
 listeners.ssl.default.enable = false
 """
-#: settings for a site with certificates; ``folder``: that of the broker's
+#: settings for a site with certificates; ``folder``: that of the broker's certificates
 TLS = """\
 authentication = []
 mqtt.peer_cert_as_username = cn
@@ -125,6 +125,8 @@ def write_files(site: Site, folder: Path) -> None:
 
 def configuration(site: Site, folder: Path) -> str:
     """Return the settings of an EMQX that serves other machines, to append to its ``emqx.conf``.
+
+    The first call writes ``emqx/cookie``.
 
     They name files in the folders ``broker`` and ``emqx`` of the site's folder ``folder``. If the site has ``install``,
     they name all of these files in that one folder.

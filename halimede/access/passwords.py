@@ -88,7 +88,7 @@ def _password_hashes(content: str) -> dict[str, str]:
 
 
 def _matches(password: str, stored_hash: str) -> bool:
-    """Whether a hash of the file is that of this password: it is then kept, so that the file does not change."""
+    """Whether a hash of the file is that of this password; a new hash has another salt, so it would differ."""
     parts = stored_hash.split("$")
     if len(parts) != 5 or parts[1] != "7" or parts[2] != str(ITERATIONS):
         return False

@@ -72,7 +72,7 @@ def common(
     data: str = "",
     reference: str = "",
 ) -> WorkerEnvironment:
-    """Return the variables of a worker, both on nodes and in pods.
+    """Return the variables of a worker that are set alike on nodes and in pods; both add some of their own.
 
     Args:
         service: the service that has the worker.
@@ -83,7 +83,8 @@ def common(
         grace_s: seconds to drain before it is killed.
         fetch_allow: addresses that its own camera may have in addition to public ones; a template cannot change them.
         data: the path of its samples for training; empty: it has none.
-        reference: the path of samples of the stream as it was; empty: it has none.
+        reference: the path of samples of the stream as it was before a drift, for the trainers of a learning loop;
+            empty: it has none.
 
     """
     facts = {

@@ -25,7 +25,7 @@ log = structlog.get_logger()
 LIMITS = TransferLimits(connect_s=3.0, inactivity_s=15.0)
 #: seconds for which a node that answers may not have the file yet
 WAIT_S = 600.0
-#: most files that are waited for
+#: most files that are waited for; one more, and all waits begin anew
 MAX_WAITING = 100_000
 #: failures after which the next node is asked; others are this node's own
 SOURCE_FAILURES = frozenset(
@@ -68,7 +68,7 @@ class CopyFetcher:
     ) -> Fetched:
         """Fetch a file into a cache. ``digest``: its SHA-256; ``origin``, ``peers``: as of ``sources``.
 
-        Raises FetchError: a temporary one with NOT_FOUND if it must wait for another node.
+        Raises FetchError: a temporary one if it must wait for another node, or if no source has sent the file.
         """
         first_error: FetchError | None = None
         for source in [*sources(digest, self._node, peers, origin), ANY]:
@@ -90,7 +90,7 @@ class CopyFetcher:
         raise FetchError(first_error.reason, str(first_error), temporary=True) from first_error
 
     def _may_wait(self, digest: str) -> bool:
-        """Whether a node that does not have the file yet is waited for, and not for too long already."""
+        """Whether a node that does not have the file yet is waited for: for WAIT_S from the first call on."""
         now = asyncio.get_running_loop().time()
         if len(self._waiting_since) >= MAX_WAITING:
             self._waiting_since.clear()

@@ -106,14 +106,17 @@ class ClassReader(RowReader):
 
 
 def rows_of(output: Array) -> Array:
-    """Return an output as ``[samples, numbers]``: axes of length 1, which pooling leaves at the end, are removed.
+    """Return an output without the axes of length 1 after the first one: pooling leaves them.
 
-    Raises SampleError for a single number.
+    The result is ``[samples, numbers]`` unless several longer axes are left. Raises SampleError for a single number,
+    and for an output without numbers.
     """
     if output.ndim == 2 and output.shape[1]:
         return output
     if output.ndim == 0:
         raise SampleError("the model gives a single number, which is no row for each sample")
+    if output.size == 0:
+        raise SampleError(f"the model gives {list(output.shape)}, which has no numbers")
     return output.reshape([len(output), *([size for size in output.shape[1:] if size > 1] or [1])])
 
 

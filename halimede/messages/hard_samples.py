@@ -1,7 +1,8 @@
 """Bodies about the hard samples that edge workers store: requests for them, pages of them, and single samples.
 
 A request goes to all edge workers, or to one. Easy samples that were audited (answered by the next tier as well, to
-measure accuracy) are stored and requested in the same way. ``v`` is the version of a body's form.
+measure accuracy) are stored and requested in the same way. ``v`` is the version of the form of a reply or a stored
+sample.
 """
 
 from __future__ import annotations

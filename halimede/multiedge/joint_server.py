@@ -2,8 +2,8 @@
 
 Each worker that may decide runs a joint server, and the eldest one decides. The others follow its decisions, which are
 tracks, so that each of them can take over. The worker that sends a finding repeats it if the server's process ended.
-The joint is called in its own thread, and its exceptions do not end the worker. Waiting findings are bounded in number,
-bytes and time.
+The joint is called in its own thread, except for its metrics, and its exceptions do not end the worker. Waiting
+findings are bounded in number, bytes and time.
 
 The loop: the bus adds new findings and other workers' tracks to two lists and sets an event. The event, or the time
 that the joint has set, wakes the loop. The loop gives the joint the tracks, then the new findings, then lets the joint
@@ -64,7 +64,7 @@ class JointServer:
         bus: the connection to the broker.
         joint: the joint, not opened yet; ``run`` opens it.
         channel: the topics of the requests and replies.
-        thread: where all methods of the joint are called.
+        thread: where all methods of the joint but ``metrics`` are called.
         decides: whether this worker is the one that decides now.
         changed: is called when ``load`` has changed.
         node_of: returns the node of a worker.
@@ -409,7 +409,7 @@ class JointReply:
     Attributes:
         outcomes: its answers and decisions.
         error: why it failed on the new findings; empty if it did not.
-        due: loop time of the next call; None: not before the next finding.
+        due: loop time of the next call; None: not before the next finding or track.
 
     """
 

@@ -77,7 +77,8 @@ class ModelQueue:
         """Remove and return the next batch of at most ``limit`` samples, then the expired and the hopeless samples.
 
         An expired sample is too old, or its deadline is over. A hopeless sample cannot be answered before its deadline.
-        ``now``: the time of the event loop.
+        Deadlines count only for samples whose intake drops late ones. A batch also ends before its samples have too
+        many pixels, or take longer than the shortest time that is left. ``now``: the time of the event loop.
         """
         waiting, rate = self.waiting, self._rate
         batch: list[Sample] = []

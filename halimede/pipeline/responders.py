@@ -140,7 +140,10 @@ class ReplyResponder:
         return failures is not None and failures >= MAX_FAILURES
 
     def send(self, sample: Sample, conclusion: Conclusion) -> None:
-        """Reply to a request by its conclusion; remember the reply for repetitions unless it failed or is large."""
+        """Reply to a request by its conclusion; remember the reply for repetitions.
+
+        A large reply is not remembered, nor one with the error ``failed``.
+        """
         outcome, beyond = conclusion.outcome, conclusion.reply
         reply = Reply(
             id=sample.frame.id,
@@ -346,7 +349,7 @@ class ResultResponder:
 
     """
 
-    return_s = 0.0
+    return_s = 0.0  # results reserve no time
 
     def __init__(
         self,

@@ -30,7 +30,8 @@ DTYPES: dict[str, np.dtype[Any]] = {
 MAX_AXES, MAX_ELEMENTS = 16, 2**31
 #: most tensors of one request, and elements of BYTES in all of them
 MAX_TENSORS, MAX_TEXTS = 256, 65_536
-#: most elements of one tensor that are Python objects at a time, as in typed contents of gRPC and in an answer's JSON
+#: most elements of one tensor that are Python objects at a time, as in typed contents of gRPC and in an answer's
+#: JSON; callers check it with ``check_count``
 MAX_VALUES = 1024 * 1024
 #: bytes from which a tensor is written without a copy
 LARGE = 64 * 1024
@@ -136,6 +137,8 @@ def from_values(name: str, datatype: str, shape: Sequence[int], values: Any) -> 
 def from_json(name: str, datatype: str, shape: Sequence[int], data: msgspec.Raw) -> Tensor:
     """Return the tensor of a long list in JSON, decoded in parts: few values are Python objects at a time.
 
+    Texts (BYTES) are few, and decoded at once.
+
     Nested lists are flattened: numbers are in C order however they are nested. Raises ServeError.
     """
     count, text = count_of(name, shape), bytes(data)
@@ -229,7 +232,7 @@ def _dtype(name: str, datatype: str) -> np.dtype[Any]:
 def _cast(name: str, datatype: str, dtype: np.dtype[Any], array: Array) -> Array:
     """Return numbers in their declared type. Raises ServeError if more than precision would be lost.
 
-    A number that is too large for a type of floats becomes infinity.
+    But a number that is too large for a type of floats becomes infinity.
     """
     kind = array.dtype.kind
     if dtype.kind == "b":

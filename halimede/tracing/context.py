@@ -21,6 +21,7 @@ MAX_STATE, MAX_MEMBERS = 512, 32
 
 #: a traceparent: version 00 in full, of later versions the part that is the same in all
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[!-~]*)?")
+#: one member of a tracestate: key=value
 _STATE_MEMBER = re.compile(r"[a-z0-9][a-z0-9_\-*/@]{0,255}=[ -+\--<>-~]{0,255}[!-+\--<>-~]")
 #: least and most characters of a traceparent that is parsed
 MIN_PARENT, MAX_PARENT = 55, 256
@@ -49,7 +50,10 @@ def trace_of(frame_id: bytes) -> int:
 
 
 def read(properties: Sequence[tuple[str, str]]) -> TraceContext | None:
-    """Return the context in a message's user properties; None unless they have exactly one valid ``traceparent``."""
+    """Return the context in a message's user properties; None unless they have one ``traceparent``.
+
+    Only the first MAX_PROPERTIES count. The traceparent must be valid.
+    """
     if not properties:
         return None
     first_properties = properties[:MAX_PROPERTIES]

@@ -1,7 +1,8 @@
 """The traces of a worker's last frames: a ``TraceBuffer`` has a ``FrameRecord`` with the steps of each.
 
-Every frame is recorded, so a step costs only a tuple. Ids are made, and spans computed, only when a frame is sent on or
-its trace is requested. Times are seconds of ``time.monotonic()``, which threads share and no clock change affects.
+Every frame is recorded, so a step costs only a tuple. Ids are made, and spans computed, only when a frame is sent on,
+its trace is requested, or an exporter gets it. Times are seconds of ``time.monotonic()``, which threads share and no
+clock change affects.
 """
 
 from __future__ import annotations
@@ -148,7 +149,10 @@ class TraceBuffer:
         return self._records.get(frame_id)
 
     def last(self, *, hard: bool = False) -> FrameRecord | None:
-        """Return the newest frame whose result was published; None without one. ``hard``: only hard frames count."""
+        """Return the newest frame whose result was published; None without one, as in workers that only reply.
+
+        ``hard``: only hard frames count.
+        """
         position, ring = self._next, self._ring
         for record in (*reversed(ring[:position]), *reversed(ring[position:])):
             if record and any(kind is RESULT and (values[1] or not hard) for kind, _, _, *values in record.steps):

@@ -177,7 +177,7 @@ def invite(names: Sequence[str], number: int, seed: int) -> tuple[str, ...]:
 
 def round_seed(job_seed: int, number: int) -> int:
     """Return the seed of round ``number``: the same in each process."""
-    return (job_seed * 1_000_003 + number) % 2**32  # the factor exceeds any number of rounds: jobs share no seeds
+    return (job_seed * 1_000_003 + number) % 2**32  # the factor exceeds any number of rounds: jobs hardly share seeds
 
 
 def update_identity(state: TrainerState) -> StateIdentity:

@@ -218,8 +218,10 @@ class Upstream:
     async def _may_sync(self, names: Mapping[str, str]) -> bool:
         """Whether a sync of the node in ``names`` is decoded at all."""
         # the longest sync takes tens of milliseconds to decode; a node repeats its sync until it is answered
+        if await self.intake.accepts(names["node"]):
+            return True  # ``_offer`` counts it
         self.intake.count_message()
-        return await self.intake.accepts(names["node"])
+        return False
 
     async def _sync(self, delivery: Delivery[Sync]) -> None:
         """Check a sync. Raises InvalidFieldError."""

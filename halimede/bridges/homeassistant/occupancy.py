@@ -1,7 +1,7 @@
-"""Who is in front of which camera: occupancy sensors and events of a camera's device.
+"""Which objects are in front of which camera: occupancy sensors and events of a camera's device.
 
-A camera's retained message has who is there now. Home Assistant needs sensors that stay when nobody is there, so a zone
-and label that have occurred once keep their sensor until the service or its occupancy is removed.
+A camera's retained message has the objects that are there now. Home Assistant needs sensors that stay when no object is
+there, so a zone and label that have occurred once keep their sensor until the service or its occupancy is removed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class OccupancyView:
         #: zones and labels in the order in which they occurred, as keys
         self._sensors: dict[OccupancyKey, dict[tuple[str, str], None]] = {}
         self._ids: dict[OccupancyKey, deque[str]] = {}
-        #: the number of events whose zone and label got no sensor
+        #: how often a zone and label got no sensor; the listener adds the events of cameras that are not shown
         self.ignored = 0
         #: grows with each change of the sensors
         self.version = 0

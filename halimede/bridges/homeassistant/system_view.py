@@ -132,7 +132,7 @@ class SystemView:
 
     @property
     def ignored(self) -> int:
-        """The number of messages that were ignored because there was too much to show."""
+        """How often something was ignored because there was too much to show: messages, and sensors in them."""
         mirrors = (self.services, self.models, self.nodes, self.cameras)
         return sum(mirror.ignored for mirror in mirrors) + self.occupancy.ignored
 

@@ -125,7 +125,7 @@ async def take_snapshot(broker: BrokerAddress) -> Snapshot:
 
 
 def document(snapshot: Snapshot, checks: Sequence[Check]) -> dict[str, Any]:
-    """Return a snapshot and its checks as plain data."""
+    """Return a snapshot and its checks as plain data; an error of the broker or of GM is among the checks."""
     answers = snapshot.answers
     return {
         "healthy": not any(check.fails for check in checks),
@@ -201,7 +201,10 @@ def _render_checks(out: Console, title: str, checks: Sequence[Check]) -> None:
 
 
 def _nodes(nodes: Sequence[NodeInfo]) -> str:
-    """Return how many nodes are online and not drained, how many offline, and how many drained, with names of these."""
+    """Return how many nodes are online and not drained, how many offline, and how many drained.
+
+    The names of offline and of drained nodes are in the text; a node may be both.
+    """
     groups = {
         "online": [n.name for n in nodes if n.online and not n.drained],
         "offline": [n.name for n in nodes if not n.online],

@@ -40,7 +40,7 @@ from services.gm.rate_limit import EventDeduplicator
 
 log = structlog.get_logger()
 
-#: the begin of the event's message about a damaged store
+#: the beginning of the event's message about a damaged store
 DAMAGED = "the store was damaged, or removed while in use: GM created a new one and moved the old one to"
 #: most resources in all: a node's sync may name no more, so a node can hold no more
 MAX_RESOURCES = 10_000
@@ -56,7 +56,7 @@ class LocalCluster:
         self._database = Database(path)
         self._store = ResourceStore(self._database)
         self._resources: dict[Key, StoredResource] = {}
-        #: keys that have changed, in order: never more than there are resources, however many edits there are
+        #: keys that have changed, in order, each once however many edits there are
         self._changed: dict[Key, None] = {}
         self._change = asyncio.Event()
         self._repeats = EventDeduplicator()
@@ -179,7 +179,7 @@ class LocalCluster:
                 yield key
 
     async def write_status(self, stored: StoredResource, status: Status) -> None:
-        """Replace a status. Raises ConflictError if the resource was edited since ``stored`` was read.
+        """Replace a status. Raises ConflictError if the resource was edited since ``stored`` was read, or is gone.
 
         While the store cannot be written, the status is only in memory: it is made from reports that nodes repeat.
         """
@@ -199,7 +199,7 @@ class LocalCluster:
     async def edit(self, stored: StoredResource, fields: Mapping[str, Any]) -> None:
         """Set fields of a spec. Raises ConflictError if the resource was edited since ``stored`` was read, or is gone.
 
-        Raises InvalidFieldError if the spec would be invalid.
+        Raises InvalidFieldError if the spec would be invalid, StoreError if it cannot be written.
         """
         now = self._resources.get(stored.key)
         if now is None or now.resource_version != stored.resource_version:

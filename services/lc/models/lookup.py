@@ -23,14 +23,14 @@ from halimede.names import Key
 from services.lc.planning.resource_state import ABSENT, LocalPhase, Phase, Preparation
 from services.lc.store import NodeResource
 
-#: a Model, and the progress of its file, which has a path
+#: a Model, and the preparation of its file, whose ``path`` is not None
 PreparedModel = tuple[Resource[Any], Preparation]
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """The Models and Datasets of this node, for the services that name them.
+    """Finds Models and Datasets among the resources of this node, for the services that name them.
 
     Attributes:
         items: all resources that the node holds.
@@ -71,7 +71,10 @@ class Models:
         return item.resource, prepared
 
     def users(self, key: Key, node: str) -> Iterator[bool]:
-        """Yield for each worker of this node that needs a Model's file whether the worker may run a user's code."""
+        """Yield one value for each worker of this node that needs the file of the Model ``key``.
+
+        The value is whether the worker may run a user's code.
+        """
         items = (item for item in self.items.values() if item.stored.key.namespace == key.namespace)
         services = (item.resource for item in items if item.resource and item.stored.key.plural in SERVICES)
         for service in services:

@@ -9,14 +9,8 @@ from hypothesis.extra import numpy as npst
 
 from halimede.api.processing import Postprocess
 from halimede.inference import SampleError
-from halimede.inference.detection import MAX_BOXES, BoxReader
-from halimede.inference.postprocess import ClassReader, activate, classify
+from halimede.inference.postprocess import ClassReader, activate, classify, rows_of
 from halimede.messages import Prediction
-
-
-def detect(rows, labels=()):
-    return BoxReader([""], Postprocess(task="detection"), labels).read((rows,))
-
 
 any_scores = npst.arrays(
     st.sampled_from([np.float16, np.float32, np.float64]), st.integers(1, 20), elements=st.floats(width=16)
@@ -82,25 +76,7 @@ def test_what_is_no_row_of_scores_is_refused(shape):
         classify(np.zeros(shape))
 
 
-def test_boxes_keep_their_order_and_have_plain_numbers_and_none_are_an_answer_too():
-    answer = detect(np.array([[0, 1, 2, 3, 0.5, 7], [4, 5, 6, 7, 1, 0]], np.float32))
-    assert [box.label for box in answer.boxes] == [7, 0]
-    assert all(type(value) is float for box in answer.boxes for value in (box.x1, box.score))
-    assert detect(np.zeros((0, 6))).boxes == detect(np.array([[0, 0, 0, 0, -1.0, -1]])).boxes == []
-
-
-@pytest.mark.parametrize(
-    ("rows", "says"),
-    [
-        ([[0, 0, 1, 1, np.nan, 0]], "NaN"),
-        ([[0, np.inf, 1, 1, 0.5, 0]], "infinity"),
-        ([[0, 0, 1, 1, 1.5, 0]], "score 1.5"),
-        ([[0, 0, 1, 1, 0.5]], r"no \[boxes, 6\]"),
-        ([[0, 0, 1, 1, 0.5, 2]], "class 2"),
-        ([[0, 0, 1, 1, 0.5, -1]], "class -1"),
-        ([[0, 0, 1, 1, 0.5, 0]] * (MAX_BOXES + 1), "suppress overlaps"),
-    ],
-)
-def test_broken_boxes_are_an_error_of_the_sample(rows, says):
-    with pytest.raises(SampleError, match=says):
-        detect(np.array(rows), ("cap", "helmet"))
+@pytest.mark.parametrize("shape", [(), (2, 0), (2, 0, 3)])
+def test_an_output_without_a_row_for_each_sample_is_refused(shape):
+    with pytest.raises(SampleError, match="the model gives"):
+        rows_of(np.ones(shape))
