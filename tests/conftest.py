@@ -62,7 +62,6 @@ LONGEST = (
     "test_serve_router",
     "test_main_job",
     "test_fault_13_two_gms_one_lease",
-    "test_model_swaps",
     "test_fault_12_gm_killed_between_writes",
     "test_images",
     "test_fault_03_lc_cut_off",

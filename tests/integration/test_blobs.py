@@ -71,22 +71,6 @@ async def test_a_source_that_is_killed_in_mid_way_is_left_for_another(
     assert Cache(tmp_path / "c").path(DIGEST).read_bytes() == FILE
 
 
-@pytest.mark.slow
-async def test_an_asker_that_is_killed_in_mid_way_goes_on_where_it_was(
-    own_broker: MosquittoProcess, tmp_path: Path
-) -> None:
-    keep(Cache(tmp_path / "a"), FILE)
-    taking = ("take", own_broker.url, "edge2", tmp_path / "c", url("edge0", DIGEST))
-    async with process("give", own_broker.url, "edge0", tmp_path / "a"):
-        async with process(*taking) as taker:
-            here = await lines(taker, len(FILE) // 2)
-            taker.kill()
-        assert not Cache(tmp_path / "c").path(DIGEST).exists()
-        async with process(*taking) as taker:
-            assert await lines(taker, len(FILE)) <= len(FILE) - here
-    assert Cache(tmp_path / "c").path(DIGEST).read_bytes() == FILE
-
-
 async def test_a_broker_that_is_killed_in_mid_way_costs_time_alone(
     own_broker: MosquittoProcess, tmp_path: Path
 ) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from halimede.access.mosquitto import ENVIRONMENT, MAX_PACKET
 from halimede.bus import Packet
 from halimede.bus.mqtt import MqttBus
 from halimede.errors import HalimedeError, InvalidFieldError
@@ -33,12 +32,6 @@ def taken() -> Iterator[int]:
     """A port on which somebody else listens."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         yield other.getsockname()[1]
-
-
-async def test_clients_find_it_at_its_url_as_soon_as_it_has_started(tmp_path: Path, unique: str) -> None:
-    async with MosquittoProcess(tmp_path) as broker, MqttBus(unique, broker.url) as bus:
-        await bus.wait_connected(patience(5))
-        assert bus.max_packet == MAX_PACKET
 
 
 @pytest.mark.parametrize("is_lost", [False, True], ids=["taken before", "lost between looking and starting"])
@@ -165,11 +158,6 @@ def ended(pid: int) -> bool:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
-
-
-async def test_its_allocator_is_pinned_for_large_frames(tmp_path: Path) -> None:
-    async with MosquittoProcess(tmp_path) as broker:
-        assert psutil.Process(broker.pid).environ().items() >= ENVIRONMENT.items()
 
 
 async def test_the_system_outlives_a_broker_that_cannot_be_restarted_at_once(

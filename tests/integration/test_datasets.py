@@ -22,7 +22,6 @@ from halimede.cli.commands import describe
 from services.broker import MosquittoProcess
 from tests.integration.cli.conftest import manager
 from tests.integration.gm_world import dataset
-from tests.ports import free_port
 from tests.simulated import eventually
 from tests.waiting import patience
 
@@ -89,25 +88,3 @@ async def test_a_dataset_is_counted_on_its_node_and_drawn_for_people(client: Cli
     Console(file=table, width=200).print(tables.resources("datasets", [found], wide=True, all_namespaces=False))
     assert table.getvalue().splitlines()[0].split()[:6] == ["NAME", "STATUS", "FORMAT", "SAMPLES", "CLASSES", "BROKEN"]
     assert table.getvalue().splitlines()[1].split()[:6] == ["helmets", "Ready", "csv", "4000", "2", "1"]
-
-
-async def test_a_dataset_that_is_nowhere_is_not_ready(client: Client, tmp_path: Path) -> None:
-    url = f"http://127.0.0.1:{free_port()}/helmets.csv"
-    await client.apply(dataset("helmets", url=url, format="csv", nodeName="edge0"))
-
-    async def unreachable() -> str:
-        condition = (await reaches(client, "Pending", observedGeneration=1))["status"]["conditions"][-1]
-        return condition["message"] if condition["reason"] == "Unreachable" else ""
-
-    message = await eventually(unreachable, PATIENCE, 0.1)
-    assert url in message
-    assert "correct spec.url" in message
-    await client.apply(dataset("helmets", url=str(tmp_path / "nowhere"), format="csv"))
-    found = await reaches(client, "Unused", observedGeneration=2)
-    assert "set spec.nodeName" in found["status"]["conditions"][-1]["message"]
-    folder = tmp_path / "many"
-    folder.mkdir()
-    for number in range(5000):
-        (folder / f"{number}.xml").write_text("<annotation/>")
-    await client.apply(dataset("helmets", url=str(folder), format="xml", nodeName="edge0"))
-    await reaches(client, "Ready", numberOfSamples=5000)

@@ -2,49 +2,40 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from services.broker import MosquittoProcess
-from tests.waiting import patience
+from tests.faults.control import Child
+from tests.simulated import eventually
+
+CONNECTED = '"client": "halimede-gm"'
 
 
-async def start(store: Path, broker: MosquittoProcess) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "halimede", "gm", "--store", str(store), "--broker", broker.url,
-        stderr=asyncio.subprocess.PIPE, env={"HALIMEDE_LOG": "json", "PATH": "/usr/bin:/bin"},
-    )  # fmt: skip
-
-
-async def says(process: asyncio.subprocess.Process, word: str) -> None:
-    assert process.stderr is not None
-    async with asyncio.timeout(patience(20)):
-        while word not in (line := (await process.stderr.readline()).decode()):
-            assert line, f"it ended before it said {word}"
+@contextmanager
+def gm(store: Path, broker: MosquittoProcess, log: Path) -> Iterator[Child]:
+    command = [sys.executable, "-m", "halimede", "gm", "--store", str(store), "--broker", broker.url]
+    child = Child(command, log, {"HALIMEDE_LOG": "json"})
+    try:
+        yield child
+    finally:
+        child.kill()
 
 
 async def test_a_second_gm_with_another_store_is_refused_and_the_first_goes_on(
     tmp_path: Path, mosquitto: MosquittoProcess
 ) -> None:
-    first = await start(tmp_path / "first", mosquitto)
-    try:
-        await says(first, '"client": "halimede-gm"')
-        second = await start(tmp_path / "second", mosquitto)
-        _, errors = await asyncio.wait_for(second.communicate(), patience(20))
-        assert second.returncode == 2
-        assert "another global manager" in errors.decode().splitlines()[-1]
-        assert first.returncode is None
-
-        first.kill()  # its will says that it is gone, so its successor on the same store may come at once
-        await first.wait()
-        again = await start(tmp_path / "first", mosquitto)
-        await says(again, '"client": "halimede-gm"')
-        again.send_signal(signal.SIGTERM)
-        await asyncio.wait_for(again.communicate(), patience(20))
-        assert again.returncode == 0
-    finally:
-        if first.returncode is None:
-            first.kill()
-            await first.wait()
+    store = tmp_path / "first"
+    with gm(store, mosquitto, tmp_path / "first.log") as first:
+        await eventually(lambda: first.says(CONNECTED), 20)
+        with gm(tmp_path / "second", mosquitto, tmp_path / "second.log") as second:
+            await eventually(lambda: second.process.poll() is not None, 20)
+        assert second.process.returncode == 2
+        assert "another global manager" in second.log.read_text().splitlines()[-1]
+        assert first.process.poll() is None
+    # its will says that it is gone, so its successor on the same store may come at once
+    with gm(store, mosquitto, tmp_path / "again.log") as again:
+        await eventually(lambda: again.says(CONNECTED), 20)
+        assert await again.stop() == 0

@@ -24,7 +24,7 @@ from halimede.cli.broker_address import find
 from halimede.cli.client import Client, NoBrokerError, NotLetInError, check_reachable
 from halimede.cli.doctor import broker as doctor_broker
 from halimede.cli.follow import follow
-from halimede.errors import NotAllowedError, RefusedError
+from halimede.errors import RefusedError
 from halimede.topics import GM_PRESENCE
 from services.broker import MosquittoProcess
 from services.site import LocalSite, Security
@@ -61,20 +61,6 @@ async def guarded(home: Path, security: Security, port: int | None = None) -> As
 def command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     names = {"HALIMEDE_BROKER": "", "HALIMEDE_CREDENTIALS": "", "HALIMEDE_HOME": "/nowhere", **environment}
     return halimede(*words, env={**os.environ, **names})
-
-
-@pytest.mark.usefixtures("each_client")
-@MODES
-async def test_a_client_gets_in_by_its_own_credentials_and_by_no_others(
-    tmp_path: Path, unique: str, security: Security
-) -> None:
-    async with guarded(tmp_path / "a", security) as a:
-        await MqttBus(unique, a.settings(a.site.operator)).check_reachable()
-        other = LocalSite(tmp_path / "b", ["edge0"], security)
-        other.make()
-        for folder in (None, other.operator):
-            with pytest.raises(NotAllowedError):
-                await MqttBus(unique, a.settings(folder)).check_reachable()
 
 
 @pytest.mark.slow

@@ -144,15 +144,6 @@ async def test_a_retained_command_is_old_and_ignored(tmp_path: Path) -> None:
         assert not await w.is_drained()
 
 
-@pytest.mark.parametrize("payload", [b"", b"toggle", b"\xff" * 1000])
-async def test_a_command_that_makes_no_sense_changes_nothing_and_is_shown(tmp_path: Path, payload: bytes) -> None:
-    async with control_world(tmp_path) as w:
-        await w.shows(f"{NODE}/drained", b"OFF")
-        await w.set(f"{NODE}/drained", payload)
-        await eventually(lambda: b"send ON or OFF" in (w.core.state("system/last_problem") or b""))
-        assert not await w.is_drained()
-
-
 async def test_commands_for_which_there_is_no_space_are_counted(tmp_path: Path) -> None:
     async with control_world(tmp_path) as w:
         await w.shows(f"{NODE}/drained", b"OFF")

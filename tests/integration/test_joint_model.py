@@ -29,28 +29,6 @@ FORM: dict[str, Any] = {
 }  # fmt: skip
 
 
-async def test_the_small_model_is_here_and_the_cloud_over_the_bus(s: Site, digits: Digits) -> None:
-    worker = s.start("cloud", s.cloud, digits.big)
-    await s.running(s.cloud)
-    rule: dict[str, Any] = {"mining": "Margin", "parameters": {"threshold_margin": 0.19}, "deadline_ms": 3000}
-    async with JointModel.connect(s.service, edge=digits.small, broker=s.broker.url, **FORM, **rule) as model:
-        answers = await model.apredict_batch(digits.pictures[:200])
-        asked = [answer for answer in answers if answer.hard]
-        assert 5 < len(asked) < 100
-        assert {(answer.by, answer.worker, answer.degraded) for answer in asked} == {("cloud", s.cloud, False)}
-        assert {answer.by for answer in answers if not answer.hard} == {"edge"}
-        assert not s.results, "its results are its caller's alone"
-        worker.kill()
-        with JointModel(digits.small, **FORM) as alone:
-            expected = [answer.label for answer in alone.predict_batch(digits.pictures[:200])]
-        answers = await model.apredict_batch(digits.pictures[:200])
-        assert [(answer.label, answer.by) for answer in answers] == [(label, "edge") for label in expected]
-        hard = [answer for answer in answers if answer.hard]
-        assert len(hard) == len(asked)
-        assert all(answer.degraded and answer.detail for answer in hard)
-        assert {answer.reason for answer in hard} <= {"no-cloud", "deadline", "circuit-open", "error"}
-
-
 async def test_without_a_broker_the_small_model_answers(unique: str, digits: Digits) -> None:
     gone = f"127.0.0.1:{free_port()}"
     model = JointModel.connect(unique, edge=digits.small, broker=gone, mining="CloudOnly", deadline_ms=100, **FORM)

@@ -65,25 +65,3 @@ async def test_a_trainer_compares_the_trained_model_with_the_present_one_and_cal
         await eventually(lambda: world.name("edge") in world.infos, JOB_S)
         again, _ = await evidence(world)
         assert (again.strata, again.groups) == (found.strata, found.groups)
-
-
-async def test_a_worse_model_is_evidence_that_the_gate_refuses(
-    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
-) -> None:
-    (tmp_path / "worse.py").write_text(WORSE)
-    async with training(mosquitto, unique, tmp_path, entry="worse:Worse") as world:
-        await begin(world, tmp_path, {"hidden": "32"})
-        found, _ = await evidence(world)
-        refused = decide(found, GateSettings(least=50))
-        assert not refused.accepted
-        assert refused.reason in {"CandidateWorse", "CandidateNotBetter"}
-
-
-WORSE = """
-from halimede.training.trainers.perceptron import Perceptron
-
-
-class Worse(Perceptron):
-    def train(self, data, weights):
-        return {name: -tensor for name, tensor in weights.items()}, {}
-"""

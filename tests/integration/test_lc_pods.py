@@ -170,16 +170,6 @@ async def test_pods_come_and_go_and_their_counts_stay(
     assert node.pods.workers[1].process.poll() is None  # pods are not its to stop
 
 
-async def test_a_worker_that_is_killed_is_gone_once_it_is_silent(node: Kubelet, digits: Digits) -> None:
-    await node.insert()
-    await node.pod(POD)
-    await node.pods.send_all(digits.pictures[:5])
-    await node.counts(5)
-    node.pods.workers[0].kill()
-    await node.gm.reaches(HELMET, "Pending", "NoWorkerHere")
-    await node.counts(5)
-
-
 async def test_logs_are_answered_with_what_to_use(node: Kubelet) -> None:
     async with MqttBus("operator-logs", node.pods.broker.url) as bus:
         await bus.wait_connected(patience(PATIENCE))

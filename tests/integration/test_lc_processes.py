@@ -16,12 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from halimede import topics
 from halimede.bus.mqtt import MqttBus
-from halimede.bus.rpc import RpcClient
-from halimede.messages import LogsReply, LogsRequest
 from services.broker import MosquittoProcess
-from tests.integration.lc_world import EDGE, HELMET, FakeGm, model, service
+from tests.integration.lc_world import HELMET, FakeGm, model, service
 from tests.simulated import eventually
 from tests.waiting import patience
 
@@ -36,27 +33,6 @@ while True:
     threading.Event().wait(3600)
 """
 STUBBORN = STEADY.replace("lambda *_: sys.exit(0)", "signal.SIG_IGN")
-CRASHING = """
-print("starting up")
-raise RuntimeError("no camera at /dev/video0")
-"""
-MISTAKEN = """
-import asyncio, os, sys
-from halimede import topics
-from halimede.bus.mqtt import MqttBus
-from halimede.messages import WorkerInfo
-
-async def main():
-    names = {"node": os.environ["NODE_NAME"], "ns": os.environ["NAMESPACE"], "worker": os.environ["WORKER_NAME"]}
-    info = WorkerInfo(name=names["worker"], namespace=names["ns"], owner_name=os.environ["SERVICE_NAME"],
-                      status="failed", reason="HemUnknown", message="there is no mining algorithm Nargin")
-    async with MqttBus("mistaken", os.environ["HALIMEDE_BROKER"]) as bus:
-        await bus.wait_connected(10)
-        await bus.publish(topics.WORKER_INFO.at(**names), info)
-
-asyncio.run(main())
-sys.exit(2)
-"""
 FAMILY = "sleep 3600 & sleep 3600 & exec python3 steady.py"
 
 
@@ -67,7 +43,7 @@ class Node:
         self.folder, self.broker, self.gm = folder, broker, gm
         self.home = folder / "home"
         self.process: subprocess.Popen[bytes] | None = None
-        for name, text in (("steady", STEADY), ("stubborn", STUBBORN), ("crashing", CRASHING), ("mistaken", MISTAKEN)):
+        for name, text in (("steady", STEADY), ("stubborn", STUBBORN)):
             (folder / f"{name}.py").write_text(text)
         (folder / "model.onnx").write_bytes(b"a model")
 
@@ -120,17 +96,13 @@ class Node:
                     found.append(process.pid)
         return found
 
-    def runs(self, *command: str, **container: Any) -> dict[str, Any]:
+    def runs(self, *command: str) -> dict[str, Any]:
         """Return the container of an edge worker in this node's folder."""
-        return {"image": "any", "command": [*command], "workingDir": str(self.folder), **container}
+        return {"image": "any", "command": [*command], "workingDir": str(self.folder)}
 
     async def insert(self, *services: dict[str, Any]) -> None:
         """Send the Model, and services."""
         await self.gm.insert(model(url=str(self.folder / "model.onnx")), *services)
-
-    async def apply(self, script: str, *, generation: int = 1, **container: Any) -> None:
-        """Send the Model and a service whose edge worker is that script."""
-        await self.insert(service(generation=generation, edge=self.runs("python3", f"{script}.py", **container)))
 
     async def has_worker(self, *, other_than: int = 0) -> int:
         """Wait until exactly one worker runs, which is not that one; return its process."""
@@ -145,13 +117,6 @@ class Node:
         """Start the controller again, and wait until GM has had more syncs than these."""
         self.start()
         await eventually(lambda: len(self.gm.syncs) > syncs, PATIENCE)
-
-    def damage_store(self) -> None:
-        """Its log has all pages, and would repair it."""
-        store = self.home / "nodes" / "edge0" / "store.db"
-        for part in store.parent.glob("store.db*"):
-            part.unlink()
-        store.write_bytes(b"a damaged store" * 1000)
 
 
 @pytest.fixture
@@ -173,7 +138,7 @@ async def node(tmp_path: Path, own_broker: MosquittoProcess) -> AsyncIterator[No
 
 @pytest.mark.slow
 async def test_workers_survive_a_killed_controller_and_are_adopted(node: Node) -> None:
-    await node.apply("steady")
+    await node.insert(service(edge=node.runs("python3", "steady.py")))
     pid = await node.has_worker()
     await node.gm.reaches(HELMET, "Running")
 
@@ -191,60 +156,6 @@ async def test_workers_survive_a_killed_controller_and_are_adopted(node: Node) -
     await node.has_worker(other_than=pid)
 
     assert node.stop() == 0
-    assert node.leftovers() == []
-
-
-@pytest.mark.slow
-async def test_an_adopted_worker_whose_service_changed_is_replaced(node: Node) -> None:
-    await node.apply("steady")
-    pid = await node.has_worker()
-    before = await node.killed()
-    await node.follows(before)  # what is said before it listens is lost, and this GM says nothing twice
-    await node.apply("steady", generation=2, args=["--new"])
-    await node.has_worker(other_than=pid)
-    await node.gm.reaches(HELMET, "Running", generation=2)
-
-
-@pytest.mark.slow
-async def test_a_worker_that_no_record_tells_of_is_found_by_its_mark(node: Node) -> None:
-    await node.apply("steady")
-    pid = await node.has_worker()
-    before = await node.killed()
-    node.damage_store()
-    await node.follows(before)
-    assert node.gm.held() == {("helmet", "u1", 0)}
-    assert node.workers() == [pid]
-    await node.apply("steady")
-    await node.gm.synced()
-    await node.gm.reaches(HELMET, "Running")
-    assert node.workers() == [pid]
-
-
-@pytest.mark.slow
-async def test_a_worker_whose_service_is_lost_on_both_sides_runs_until_it_is_deleted(node: Node) -> None:
-    await node.apply("steady")
-    pid = await node.has_worker()
-    before = await node.killed()
-    node.damage_store()
-    await node.follows(before)
-    await node.gm.synced(unknown=1)
-    await asyncio.sleep(2)
-    assert node.workers() == [pid]
-    before = len(node.gm.syncs)
-    await node.gm.delete(HELMET, "u1")
-    await eventually(lambda: len(node.gm.syncs) > before, PATIENCE)
-    assert node.gm.syncs[-1].deleted == ["u1"]
-    await node.gm.synced()
-    await eventually(lambda: not node.workers(), PATIENCE)
-
-
-@pytest.mark.slow
-async def test_a_deleted_service_leaves_neither_process_nor_report(node: Node) -> None:
-    await node.apply("steady")
-    await node.has_worker()
-    await node.gm.reaches(HELMET, "Running")
-    await node.gm.delete(HELMET, "u1")
-    await node.gm.forgotten(HELMET)
     assert node.leftovers() == []
 
 
@@ -271,38 +182,6 @@ async def test_a_worker_that_dies_takes_its_family_with_it_before_the_next_one(n
     await eventually(lambda: len(node.leftovers()) == 3 and not first & {p.pid for p in node.leftovers()}, PATIENCE)
 
 
-async def test_a_crash_loop_shows_exit_code_and_last_line(node: Node) -> None:
-    await node.apply("crashing")
-    status = await node.gm.reaches(HELMET, "Failed", "CrashLoopBackOff")
-    assert status.message == "exit code 1: RuntimeError: no camera at /dev/video0"
-
-
-async def test_a_mistake_of_the_users_shows_what_the_worker_said(node: Node) -> None:
-    await node.apply("mistaken")
-    status = await node.gm.reaches(HELMET, "Failed", "HemUnknown")
-    await eventually(lambda: "exit code 2" in node.gm.statuses[HELMET].message, PATIENCE)
-    assert "there is no mining algorithm Nargin" in status.message
-
-
-@pytest.mark.slow
-async def test_a_script_folder_that_is_missing_heals_when_it_appears(node: Node) -> None:
-    await node.insert(service(edge=node.runs("python3", "../steady.py", workingDir=str(node.folder / "code"))))
-    status = await node.gm.reaches(HELMET, "Failed", "WorkingDirMissing")
-    assert str(node.folder / "code") in status.message
-    (node.folder / "code").mkdir()
-    await node.gm.reaches(HELMET, "Running")
-
-
-@pytest.mark.slow
-async def test_a_node_without_broker_starts_what_it_holds(node: Node) -> None:
-    await node.apply("steady")
-    await node.gm.reaches(HELMET, "Running")
-    assert node.stop() == 0
-    await node.broker.stop()
-    node.start()
-    await node.has_worker()
-
-
 async def test_a_second_controller_of_a_node_is_refused(node: Node) -> None:
     done = await asyncio.to_thread(
         subprocess.run, node.command(), cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
@@ -314,23 +193,8 @@ async def test_a_second_controller_of_a_node_is_refused(node: Node) -> None:
     assert node.process.poll() is None
 
 
-@pytest.mark.slow
-async def test_the_log_of_a_worker_is_read_over_the_bus(node: Node) -> None:
-    await node.apply("steady")
-    await node.gm.reaches(HELMET, "Running")
-    asking: RpcClient[LogsReply] = RpcClient(node.gm.bus, topics.LOGS_REPLY.at(client="operator"))
-    await asking.start()
-    to = topics.LOGS_REQUEST.at(node="edge0", client="operator")
-    reply, other = [
-        (await asking.ask(to, LogsRequest(namespace=namespace, worker=EDGE.name), timeout_s=10)).body
-        for namespace in ("default", "other")
-    ]
-    assert (reply.error, reply.text, reply.offset) == ("", "steady\n", 7)
-    assert "has run on node edge0" in other.error
-
-
 async def test_a_worker_inherits_no_secret_and_holds_no_file_of_the_controller(node: Node) -> None:
-    await node.apply("steady")
+    await node.insert(service(edge=node.runs("python3", "steady.py")))
     worker = psutil.Process(await node.has_worker())
     await eventually(lambda: worker.cmdline()[-1] == "steady.py", PATIENCE)
     files = {f.path for f in worker.open_files()}

@@ -138,6 +138,7 @@ async def test_a_server_has_the_same_limits(tmp_path: Path, scripted: Path, prec
         with pytest.raises(aiohttp.ClientError):
             await ask(made, 23)
         await eventually(lambda: made.process.poll() is not None, 30)
+        assert made.process.returncode == 1
         assert "has not answered for 2 s" in made.log.read_text()
 
 

@@ -20,10 +20,9 @@ from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from halimede.pipeline.workers import RequestWorker
 from halimede.worker.metrics import WorkerMetrics
 from halimede.worker.settings import read
-from services.broker import MosquittoProcess
 from tests.digits import Digits
-from tests.integration.workers import Site, site
-from tests.scraping import Families, asked, reaches, scrape, value
+from tests.integration.workers import Site
+from tests.scraping import Families, asked, scrape, value
 from tests.unit.frames.clouds import Brightness
 from tests.waiting import eventually
 
@@ -95,21 +94,6 @@ def all_measured(counts: TaskInfo) -> bool:
     if queue is None or compute is None:
         return False
     return sum(queue.buckets.values()) == counts.served and sum(compute.buckets.values()) == counts.batches
-
-
-async def test_a_worker_is_not_ready_while_the_broker_is_away(
-    own_broker: MosquittoProcess, unique: str, tmp_path: Path, digits: Digits
-) -> None:
-    async with site(own_broker, unique, tmp_path) as s, aiohttp.ClientSession() as session:
-        await s.run_edge(digits.small)
-        url = s.infos[s.edge].http
-
-        assert set((await reaches(session, lambda: url, "readyz", 200)).values()) == {"ok"}
-        await own_broker.stop()
-        assert "is not connected" in (await reaches(session, lambda: url, "readyz", 503))["broker"]
-        assert (await asked(session, url, "healthz"))[0] == 200
-        await own_broker.start()
-        await reaches(session, lambda: url, "readyz", 200)
 
 
 async def test_a_worker_whose_model_hangs_does_not_live_but_one_that_loads_it_does(

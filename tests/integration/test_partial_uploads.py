@@ -1,18 +1,13 @@
-"""Worker processes over a real Mosquitto that upload parts of frames: regions of hard frames, and crops of boxes."""
+"""Worker processes over a real Mosquitto: the regions of hard frames go up in place of whole frames."""
 
 from __future__ import annotations
-
-import json
-from typing import Any
 
 import numpy as np
 import pytest
 
 from halimede.frames import encode_image
 from halimede.messages import Box
-from tests.graphs import FLOAT
 from tests.integration.workers import Site
-from tests.serving_world import echo
 from tests.simulated import eventually
 
 pytestmark = pytest.mark.timeout(120)
@@ -45,41 +40,6 @@ BOUNDS = """
 
     run_cloud(Bounds)
 """
-#: sure of dark crops only
-SMALL = """
-    import numpy
-    from halimede.worker import run_edge
-
-    class Small:
-        def predict(self, data):
-            sure = 0.9 if numpy.asarray(data).max() < 100 else 0.55
-            return {"label": "small", "probabilities": [sure, 1 - sure]}
-
-    run_edge(Small)
-"""
-#: answers once there is a file ``go`` in its folder, and notes before that that it was requested
-BIG = """
-    import pathlib
-    import time
-    from halimede.worker import run_cloud
-
-    class Big:
-        def predict(self, data):
-            pathlib.Path("requested").touch()
-            while not pathlib.Path("go").exists():
-                time.sleep(0.01)
-            return {"label": "big", "probabilities": [0.99, 0.01]}
-
-    run_cloud(Big)
-"""
-#: a frame has so many things of each of these shades in a row; the last ones are hard
-SHADES = (40, 60, 200, 220)
-#: a map of probabilities that is the picture itself: all that is not black is a thing
-DETECTOR: dict[str, Any] = {
-    "url": "/none", "format": "onnx", "labels": ["thing"],
-    "preprocess": [{"op": "grayscale"}, {"op": "normalize"}, {"op": "layout", "order": "chw"}],
-    "postprocess": {"task": "detection", "boxes": {"decode": "db", "threshold": 0.1, "unclip": 0.0}},
-}  # fmt: skip
 
 
 async def test_regions_go_up_and_boxes_are_in_the_pixels_of_the_frame(s: Site) -> None:
@@ -97,34 +57,3 @@ async def test_regions_go_up_and_boxes_are_in_the_pixels_of_the_frame(s: Site) -
     counts = s.counts(s.edge)
     assert (counts.upload_cloud_ratio, counts.lost) == (1, 0)
     assert counts.uploaded_bytes < 0.2 * sum(map(len, pictures))
-
-
-@pytest.mark.slow
-async def test_hard_crops_go_up_and_no_frame_is_lost_when_the_worker_is_killed(s: Site) -> None:
-    graph = echo(s.folder / "map.onnx", FLOAT, ["n", 1, "h", "w"])
-    page = np.zeros((16, 16 * len(SHADES), 3), np.uint8)
-    for number, shade in enumerate(SHADES):
-        page[4:12, 16 * number + 4 : 16 * number + 12] = shade
-    options = SCRIPT | {
-        "DETECTOR_URL": str(graph), "DETECTOR_SPEC": json.dumps(DETECTOR), "DEADLINE_MS": "60000",
-        "DETECTOR": json.dumps({"name": "finder", "minScore": 0.0}),
-    }  # fmt: skip
-    pages = [encode_image(page)] * 20
-    folder = s.folder / f"{s.cloud}-script"
-    s.start_script("cloud", s.cloud, BIG, **SCRIPT)
-    worker = s.start_script("edge", s.edge, SMALL, **options)
-    await s.running(s.cloud, s.edge)
-    await s.send(pages)
-    await eventually((folder / "requested").exists, 30)
-    worker.kill()
-    assert not s.results
-    (folder / "go").touch()
-    s.start_script("edge", s.edge, SMALL, **options)
-    await s.answered()
-    for result in s.results.values():
-        assert (result.by, result.hard, result.degraded) == ("cloud", True, False)
-        assert [box.label for box in result.prediction.boxes or ()] == ["small", "small", "big", "big"]
-        assert [box.x1 for box in result.prediction.boxes or ()] == [4, 20, 36, 52]
-    await eventually(lambda: s.counts(s.edge).inference_number == len(pages) * len(SHADES), 30)
-    counts = s.counts(s.edge)
-    assert (counts.upload_cloud_ratio, counts.lost) == (0.5, 0)

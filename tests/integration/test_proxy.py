@@ -52,21 +52,6 @@ async def fastest(connection: Connection, data: bytes) -> float:
     return min([await ask(connection, data) for _ in range(4)])
 
 
-async def silent(connection: Connection) -> None:
-    """Insist that nothing comes back, not even the end of the connection."""
-    with pytest.raises(TimeoutError):
-        await ask(connection, within_s=0.3)
-
-
-async def test_without_faults_bytes_go_through_and_so_does_the_end(proxy: Proxy) -> None:
-    connection = await connect(proxy)
-    await ask(connection, bytes(range(256)) * 4000)
-    connection[1].write_eof()
-    async with asyncio.timeout(patience(PATIENCE)):
-        assert await connection[0].read() == b""
-    assert (proxy.accepted, proxy.forwarded) == (1, 2 * 256 * 4000)
-
-
 async def test_each_direction_has_its_delay_and_healing_hurries_up_what_waits(proxy: Proxy) -> None:
     connection = await connect(proxy)
     proxy.delay(0.2, 0.1)
@@ -127,38 +112,3 @@ async def test_what_is_under_way_is_bounded_and_holds_the_sender_back(proxy: Pro
     proxy.heal()
     async with asyncio.timeout(patience(PATIENCE)):
         assert len(await connection[0].readexactly(total)) == total
-
-
-async def test_a_cut_breaks_connections_and_refuses_new_ones(proxy: Proxy) -> None:
-    connection = await connect(proxy)
-    await ask(connection)
-    proxy.cut()
-    with pytest.raises((OSError, asyncio.IncompleteReadError)):
-        await ask(connection)
-    with pytest.raises((OSError, asyncio.IncompleteReadError)):
-        await ask(await connect(proxy))
-    proxy.heal()
-    await ask(await connect(proxy))
-
-
-async def test_half_open_swallows_everything_and_tells_nobody(proxy: Proxy) -> None:
-    old = await connect(proxy)
-    await ask(old)
-    proxy.freeze()
-    await silent(old)
-    new = await connect(proxy)
-    await silent(new)
-    old[1].close()
-    proxy.heal()
-    with pytest.raises((OSError, asyncio.IncompleteReadError)):
-        await ask(new)
-    await ask(await connect(proxy))
-
-
-async def test_a_stranded_connection_stays_so_while_new_ones_are_good(proxy: Proxy) -> None:
-    old = await connect(proxy)
-    await ask(old)
-    proxy.strand()
-    await silent(old)
-    await ask(await connect(proxy))
-    await silent(old)

@@ -104,18 +104,6 @@ async def test_a_corrupt_version_changes_nothing_but_what_is_told(tmp_path: Path
     assert load.failed == []
 
 
-async def test_a_canary_gets_its_share_over_the_wire(tmp_path: Path) -> None:
-    load = Load()
-    async with serving(tmp_path, wish(adds(tmp_path / "1.onnx", 1), version="1")) as (made, file), load.on(made.http):
-        desired_state.write(file, Desired(models=[wish(adds(tmp_path / "2.onnx", 2), version="2", percent=20)]))
-        await eventually(lambda: load.answers["2", 2], 60)
-        load.answers.clear()
-        await eventually(lambda: load.answers.total() > 300, 60)
-        share = load.answers["2", 2] / load.answers.total()
-    assert load.failed == []
-    assert 0.15 < share < 0.25
-
-
 async def test_who_is_told_to_leave_answers_what_it_has_taken(tmp_path: Path) -> None:
     async with serving(tmp_path, wish(adds(tmp_path / "1.onnx", 1), version="1")) as (made, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", int(made.http.rpartition(":")[2]))

@@ -171,11 +171,13 @@ async def test_frames_of_a_camera_get_one_result_each(world: World, own_broker: 
             await eventually(heard, 30)
             easy = new_frame(np.array([[0, 255]], np.uint8), camera="cam0")
             hard = new_frame(np.array([[100, 110]], np.uint8), camera="cam0", encoding="png")
+            easy.file, easy.captured_ns = "street.png", 1_700_000_000_000_000_000
             for frame in (easy, hard, easy, hard):
                 await bus.publish(to, pack(frame))
             await eventually(lambda: results_of(easy) and results_of(hard), 30)
             (one,), (other,) = results_of(easy), results_of(hard)
             assert (one.by, one.hard, one.label, one.camera) == ("edge", False, "bright", "cam0")
+            assert (one.file, one.captured_ns) == (easy.file, easy.captured_ns)
             assert (other.by, other.hard, other.label, other.edge and other.edge.label) == (
                 "cloud", True, "surely bright", "bright",
             )  # fmt: skip

@@ -101,21 +101,6 @@ async def test_a_dataset_is_copied_to_all_nodes_of_a_selector_and_one_changed_fi
         assert moved == {"part07/data7.txt"}
 
 
-@pytest.mark.slow
-async def test_a_copy_stays_when_source_gm_and_broker_are_gone_and_its_node_starts_again(tmp_path: Path) -> None:
-    async with fleet(tmp_path) as nodes:
-        plane = nodes.plane
-        await plane.apply(nodes.body())
-        await plane.until(lambda: nodes.is_ready("frames"))
-        nodes.nodes["edge0"].kill()
-        nodes.nodes["edge1"].kill()
-        nodes.node("edge1")
-        await plane.until(lambda: nodes.nodes["edge1"].says("local controller started"))
-        await asyncio.sleep(2)
-        assert nodes.content("edge1") == FILES
-        assert not nodes.nodes["edge1"].says("dataset not copied")
-
-
 async def test_a_model_is_copied_by_its_digest_and_a_service_on_another_node_runs_with_it(tmp_path: Path) -> None:
     async with fleet(tmp_path) as nodes:
         plane = nodes.plane

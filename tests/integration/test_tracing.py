@@ -10,13 +10,9 @@ from typing import Any
 import pytest
 
 from halimede import topics
-from halimede.bus import Delivery
 from halimede.bus.mqtt import MqttBus
-from halimede.bus.rpc import RpcClient
-from halimede.cli.commands.trace import ask
 from halimede.frames import new_id, pack
-from halimede.messages import Frame, HardSample, TraceRequest
-from halimede.topic import Filter
+from halimede.messages import Frame
 from halimede.tracing import TraceContext, read, write
 from tests.collector import Span, collector
 from tests.digits import ALL_HARD, Digits
@@ -101,36 +97,6 @@ async def test_one_hard_frame_is_one_trace_from_the_camera_to_the_result(s: Site
         assert only(there.of(other.id.hex()), "edge frame").parent == ""
 
 
-@pytest.mark.slow
-async def test_workers_remember_a_frame_and_say_nothing_of_one_that_they_do_not_know(s: Site, digits: Digits) -> None:
-    async with MqttBus(f"cli-{s.service}", s.broker.url) as bus:
-        await bus.wait_connected(patience(5))
-        await workers(s, digits)
-        await s.send_all(digits.pictures[:5])
-        known = next(iter(s.sent))
-        rpc = RpcClient(bus, topics.TRACE_REPLY.at(client=bus.client_id))
-        await rpc.start()
-        replies = await ask(rpc, TraceRequest(id=known))
-        assert {(r.role, r.worker) for r in replies} == {("edge", s.edge), ("cloud", s.cloud)}
-        steps = {r.role: [x.name for x in r.spans] for r in replies}
-        assert set(steps["edge"]) - {"offload.window"} == EDGE_STEPS
-        assert set(steps["cloud"]) == CLOUD_STEPS
-        # silence: neither for an unknown frame, nor on another's reply topic
-        heard: Inbox[object] = Inbox()
-        other = topics.TRACE_REPLY.at(client="somebody")
-        await bus.subscribe(Filter(topics.TRACE_REPLY, other.text), heard)
-        to = topics.TRACE_REQUEST.at(client=bus.client_id)
-        mine = topics.TRACE_REPLY.at(client=bus.client_id)
-        await bus.unsubscribe(Filter(topics.TRACE_REPLY, mine.text))
-        await bus.subscribe(Filter(topics.TRACE_REPLY, mine.text), heard)
-        await bus.publish(to, TraceRequest(id="0" * 31 + "1"), reply_to=mine)
-        await bus.publish(to, TraceRequest(id=known), reply_to=other)
-        await asyncio.sleep(1)
-        assert not heard.deliveries
-        await bus.publish(to, TraceRequest(id=known), reply_to=mine)
-        await eventually(lambda: len(heard.deliveries) == 2, START_S)
-
-
 async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Take whatever comes, for as long as it comes, and never answer."""
     with contextlib.suppress(ConnectionError):
@@ -157,66 +123,3 @@ async def test_a_collector_that_does_not_answer_neither_slows_nor_stops_a_worker
         assert codes == [0, 0]
         assert time.monotonic() - began < 10  # the grace period: it does not wait for the collector
         assert "traces lost" in s.workers[1].log.read_text()
-
-
-@pytest.mark.slow
-async def test_a_hostile_context_is_ignored_and_costs_no_frame_its_answer(s: Site, digits: Digits) -> None:
-    async with collector() as there:
-        await workers(s, digits, OTEL_EXPORTER_OTLP_ENDPOINT=there.url)
-        good = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
-        hostile: list[dict[str, str]] = [
-            {"traceparent": "x" * 8000},
-            {"traceparent": good + "x" * 8000},
-            {"traceparent": "00-" + "0" * 32 + "-" + "b" * 16 + "-01"},
-            {**{f"p{n}": "v" for n in range(60)}, "traceparent": good},
-            {"traceparent": good.upper()},
-            {"traceparent": good, "tracestate": "a" * 8000},
-        ]
-        # what the bus itself refuses costs its own frame alone
-        beyond: list[dict[str, str]] = [
-            {"traceparent": "x" * 65_535},
-            {**{f"p{n}": "v" for n in range(10_000)}, "traceparent": good},
-        ]
-        for properties in beyond:
-            await s.publish(pack(frame(digits.pictures[-1])), properties=properties)
-        frames = [frame(picture) for picture in digits.pictures[: len(hostile)]]
-        for each, properties in zip(frames, hostile, strict=True):
-            s.sent[each.id.hex()] = 0
-            await s.publish(pack(each), properties=properties)
-        await s.answered()
-        await eventually(lambda: len(s.letters) == len(beyond), START_S)
-        # each worker exports in its own time, and the cloud's may come first
-        await eventually(lambda: any(x.name == "edge frame" for x in there.of("a" * 32)), START_S)
-        own = [each.id.hex() for each in frames[:-1]]
-        await eventually(lambda: all(there.of(trace) for trace in own), START_S)
-        assert {x.attributes.get("halimede.frame") for x in there.of("a" * 32) if x.name == "edge frame"} == {
-            frames[-1].id.hex()
-        }
-
-
-@pytest.mark.slow
-async def test_hard_samples_are_shown_at_most_once_a_second_and_not_at_all_when_switched_off(
-    s: Site, digits: Digits
-) -> None:
-    seen: list[tuple[float, HardSample]] = []
-
-    async def glimpse(delivery: Delivery[HardSample]) -> None:
-        seen.append((time.monotonic(), delivery.body))
-
-    await s.bus.subscribe(topics.HARD_SAMPLE.filter(ns="default", service=s.service), glimpse)
-    await workers(s, digits)
-    await s.send_all(digits.pictures[:250], fps=100)
-    await eventually(lambda: len(seen) >= 2, START_S)
-    assert len(seen) <= (seen[-1][0] - seen[0][0]) / 0.9 + 1
-    sample = seen[0][1]
-    result = s.results[sample.id.hex()]
-    assert (result.by, result.label) == (sample.by, sample.label) == ("cloud", result.label)
-    assert sample.edge_label in set("0123456789")
-    assert sample.data[:4] == b"\x89PNG"
-    assert await s.workers[1].terminate() == 0
-    del seen[:]
-    await s.run_edge(digits.small, **ALL_HARD, HARD_SAMPLES="off")
-    s.sent.clear()
-    await s.send_all(digits.pictures[:50])
-    await asyncio.sleep(1.5)
-    assert not seen

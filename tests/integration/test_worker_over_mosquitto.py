@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import signal
 
-import msgpack
 import numpy as np
 import pytest
-from PIL import Image
 
-from examples.digits import data
-from halimede import topics
-from halimede.frames import encode_image, new_frame, new_id, pack
+from halimede.frames import encode_image, new_id, pack
 from halimede.messages import Frame, Result
-from halimede.models.address_policy import VARIABLE
 from halimede.worker.session_names import FILE
-from tests.cameras import MjpegCamera, Viewer
 from tests.digits import ALL_HARD, Digits, slow
 from tests.graphs import write_spotter
-from tests.inbox import Inbox
 from tests.integration.workers import Site
 from tests.simulated import eventually
 from tests.waiting import patience
@@ -45,86 +37,6 @@ SPOTTER = {
 }  # fmt: skip
 #: sizes of a camera's frames in turn, whole and decoded at each smaller scale
 SIZES = [(64, 48), (160, 120), (640, 480), (100, 300), (1280, 720)]
-
-
-def once(s: Site) -> None:
-    assert set(s.results) == set(s.sent)
-    assert set(s.copies.values()) == {1}
-
-
-@pytest.mark.slow
-async def test_every_sample_is_answered_exactly_once_and_the_cloud_makes_answers_better(
-    s: Site, digits: Digits
-) -> None:
-    await s.run_both(digits)
-    await s.send_all(digits.pictures[:400], fps=100)
-    once(s)
-    truth = data.load().test_y
-    hard = s.by("cloud")
-    assert 30 < len(hard) < 200
-    small_right = sum(r.edge is not None and r.edge.label == str(truth[s.sent[r.id]]) for r in hard)
-    big_right = sum(r.label == str(truth[s.sent[r.id]]) for r in hard)
-    assert big_right > small_right
-    await eventually(lambda: s.counts(s.edge).inference_number == 400)
-    counts = s.counts(s.edge)
-    assert (counts.cloud_inference_number, counts.hard_example_number) == (len(hard), len(hard))
-    assert (counts.lost, counts.rejected, counts.late, counts.degraded) == (0, 0, 0, 0)
-    await eventually(lambda: s.counts(s.cloud).served == len(hard))
-
-
-async def test_bad_frames_are_rejected_counted_dead_lettered_and_the_stream_goes_on(s: Site, digits: Digits) -> None:
-    await s.run_edge(digits.small)
-    no_picture = new_frame(np.zeros((2, 2, 2, 2), np.uint8))
-    bad = [b"", b"garbage", digits.pictures[0][:40], msgpack.packb({"v": 1}), pack(no_picture)]
-    for payload in bad:
-        await s.publish(payload)
-    await s.send_all(digits.pictures[:20])
-    once(s)
-    await eventually(lambda: s.counts(s.edge).rejected == len(bad))
-    assert s.counts(s.edge).lost == 0
-    await eventually(lambda: len(s.letters) == len(bad))
-
-
-async def test_a_bare_jpeg_of_qos_0_is_answered(s: Site, digits: Digits) -> None:
-    await s.run_edge(digits.small)
-    out = io.BytesIO()
-    Image.open(io.BytesIO(digits.pictures[7])).resize((64, 64)).convert("RGB").save(out, format="JPEG")
-    await s.publish(out.getvalue(), qos=0)
-    await eventually(lambda: len(s.results) == 1)
-    assert next(iter(s.results.values())).camera == s.service
-
-
-@pytest.mark.slow
-async def test_sigterm_drains_what_was_taken_and_exits_with_0(s: Site, digits: Digits) -> None:
-    cloud = s.start("cloud", s.cloud, digits.big)
-    edge = s.start_script("edge", s.edge, SLOW_SMALL)
-    await s.running(s.cloud, s.edge)
-    sending = asyncio.create_task(s.send(digits.pictures[:100], fps=500))
-    await eventually(lambda: len(s.results) > 5)
-    assert await edge.terminate() == 0, edge.log.read_text()
-    await sending
-    await eventually(lambda: s.infos[s.edge].status == "completed", 30)
-    # what was taken was answered; what still stood in its queue is known as skipped
-    await eventually(lambda: s.counts(s.edge).inference_number == len(s.results) > 5, 30)
-    assert s.counts(s.edge).lost == 0
-    assert set(s.copies.values()) == {1}
-    assert await cloud.terminate() == 0
-    await eventually(lambda: s.infos[s.cloud].status == "completed", 30)
-    assert b"Traceback" not in edge.log.read_bytes() + cloud.log.read_bytes()
-
-
-@pytest.mark.slow
-async def test_kill_9_loses_no_frame_and_the_next_worker_answers_what_was_inside(s: Site, digits: Digits) -> None:
-    edge = await s.run_script("edge", SLOW_SMALL)
-    sending = asyncio.create_task(s.send(digits.pictures[:100], fps=500))
-    await eventually(lambda: len(s.results) > 5)
-    edge.kill()
-    await sending
-    assert len(s.results) < 100
-    await s.run_script("edge", SLOW_SMALL)
-    await s.answered()
-    await eventually(lambda: s.counts(s.edge).inference_number >= 100, 30)
-    assert s.counts(s.edge).lost == 0
 
 
 @pytest.mark.slow
@@ -165,19 +77,6 @@ async def test_a_users_estimators_run_on_both_sides_in_a_few_lines(s: Site, digi
     await s.running(s.edge, s.cloud)
     await s.send_all(digits.pictures[:5])
     assert {(r.by, r.label) for r in s.results.values()} == {("cloud", "(8, 8)")}
-
-
-async def test_a_plain_msgpack_reader_reads_what_an_edge_worker_sends_up(s: Site, digits: Digits) -> None:
-    requests: Inbox[Frame] = Inbox()
-    await s.bus.subscribe(topics.REQUEST.filter(ns="default", service=s.service), requests)
-    await s.run_edge(digits.small, **ALL_HARD, DEADLINE_MS="500")
-    await s.send_all(digits.pictures[:1])
-    read = msgpack.unpackb(bytes(requests.deliveries[0].packet.payload))
-    assert read["id"].hex() in s.sent
-    assert (read["service"], read["worker"], read["camera"]) == (s.service, s.edge, s.service)
-    assert 0 < read["deadlineMs"] <= 500
-    assert read["edge"]["label"] in set("0123456789")
-    assert read["data"] == digits.pictures[0]
 
 
 @pytest.mark.slow
@@ -245,43 +144,3 @@ async def test_frames_of_a_camera_that_changes_its_size_have_boxes_in_their_own_
     await eventually(lambda: s.results.keys() >= sizes.keys(), 60)
     for name, size in sizes.items():
         assert_sees_the_thing(s.results[name], *size)
-
-
-@pytest.mark.slow
-async def test_a_worker_answers_a_stream_that_changes_its_size_in_the_pixels_of_each_frame(s: Site) -> None:
-    async def show(viewer: Viewer) -> None:
-        for number in range(1000):
-            await viewer.picture(thing(*SIZES[number // 3 % len(SIZES)]))
-            await asyncio.sleep(0.05)
-
-    model = write_spotter(s.folder / "spotter.onnx")
-    async with MjpegCamera(show) as camera:
-        source = {"SOURCE": json.dumps({"url": f"{camera.url()}#yard"}), VARIABLE: "loopback"}
-        s.start("edge", s.edge, model, MODEL_SPEC=json.dumps(SPOTTER), **source, **EDGE_ONLY)
-        await eventually(lambda: len(s.results) >= 3 * len(SIZES), 60)
-        results = list(s.results.values())
-    seen = set()
-    for result in results:
-        boxes = result.prediction.boxes
-        assert boxes
-        size = min(SIZES, key=lambda size: abs(size[0] // 2 - boxes[0].x2) + abs(size[1] * 3 // 4 - boxes[0].y2))
-        assert_sees_the_thing(result, *size)
-        seen.add(size)
-    assert len(seen) == len(SIZES)
-
-
-@pytest.mark.parametrize(
-    "limit",
-    [pytest.param({}, id="without age", marks=pytest.mark.slow), pytest.param({"maxAgeMs": 300}, id="with age")],
-)
-async def test_frames_of_a_camera_at_qos_1_that_a_slow_model_does_not_answer_are_counted(
-    s: Site, digits: Digits, limit: dict[str, int]
-) -> None:
-    count = 160
-    await s.run_script("edge", SLOW_SMALL, SOURCE=json.dumps({"cameras": [s.service], **limit}))
-    await s.send(digits.pictures[:count])
-    await eventually(lambda: s.counts(s.edge).inference_number + s.counts(s.edge).skipped == count, 60)
-    assert set(s.copies.values()) == {1}
-    counts = s.counts(s.edge)
-    assert (counts.inference_number, counts.lost, counts.rejected) == (len(s.results), 0, 0)
-    assert (counts.skipped > count / 2) if limit else (counts.skipped == 0)

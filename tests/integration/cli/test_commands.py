@@ -17,7 +17,7 @@ from halimede.cli.commands import apply, delete, describe, events, get, logs, ve
 from halimede.cli.commands.apply import DryRun
 from halimede.cli.commands.get import show_nodes
 from halimede.cli.options import Format
-from halimede.errors import HalimedeError
+from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.names import Key
 from tests.integration.cli.conftest import DIGITS, Output, Printed, background
 from tests.integration.gm_world import model
@@ -187,7 +187,7 @@ async def test_watch_prints_a_line_for_each_change_until_it_is_ended(
         await eventually(lambda: "Deleted" in printed.out)
 
 
-async def test_logs_of_a_service_are_those_of_all_its_workers_and_of_a_worker_its_own(
+async def test_logs_are_those_of_a_service_of_one_of_its_roles_of_a_node_or_of_a_worker(
     broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
 ) -> None:
     await apply.apply_manifests(broker, [DIGITS], "")
@@ -199,8 +199,13 @@ async def test_logs_of_a_service_are_those_of_all_its_workers_and_of_a_worker_it
         *(f"digits-edge-edge0  {line}" for line in ("one", "two", "three")),
         "digits-cloud-cloud0  four",
     ]
-    for node, lines in (("", ["two", "three"]), ("edge0", ["three"])):
-        selection = logs.LogSelection("digits-edge-edge0", "default", node, tail=len(lines))
+    for selection, lines in (
+        (logs.LogSelection("digits-edge-edge0", "default", tail=2), ["two", "three"]),
+        (logs.LogSelection("digits-edge-edge0", "default", "edge0", tail=1), ["three"]),
+        (logs.LogSelection("", "default", "edge0", tail=1), ["three"]),
+        (logs.LogSelection("digits", "default", role="edge", tail=1), ["three"]),
+        (logs.LogSelection("digits", "default", role="cloud"), ["four"]),
+    ):
         assert await logs.show_logs(broker, selection, follow=False) == 0
         assert capsys.readouterr().out.splitlines() == lines
 
@@ -224,6 +229,8 @@ async def test_logs_of_what_is_not_there_say_what_there_is(
         await logs.show_logs(broker, logs.LogSelection("digit", "default", tail=1), follow=False)
     assert await logs.show_logs(broker, logs.LogSelection("digits-edge-edge0", "default", tail=1), follow=False) == 1
     assert "there is no worker digits-edge-edge0 on this node" in capsys.readouterr().err
+    with pytest.raises(InvalidFieldError, match="use a node: cloud0, edge0"):
+        await logs.show_logs(broker, logs.LogSelection("", "default", "edge9"), follow=False)
 
 
 async def test_version_shows_both_sides(broker: BrokerAddress, gm: None, capsys: Output) -> None:

@@ -103,12 +103,6 @@ async def test_drawings_are_bounded(
     assert "only answers to the first 4 of 9 frames were drawn" in capsys.readouterr().err
 
 
-async def test_frames_of_a_video_are_drawn(broker: BrokerAddress, silent: set[int], tmp_path: Path) -> None:
-    film, drawn = video(tmp_path / "film.mkv", frames=5), tmp_path / "drawn"
-    assert await publish.publish_stream(broker, plan(str(film), draw=drawn)) == 0
-    assert [path.read_bytes()[:2] for path in drawn.iterdir()] == [b"\xff\xd8"] * 10, "JPEG"
-
-
 async def test_the_first_frame_that_waits_for_a_worker_is_one_frame(
     broker: BrokerAddress, mosquitto: MosquittoProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,6 @@ from halimede.cli.commands.replay import ReplayPlan
 from halimede.cli.follow import follow
 from halimede.cli.options import Format
 from halimede.contract.examples import EXAMPLES, PNG
-from halimede.errors import InvalidFieldError
 from services.broker import MosquittoProcess
 from tests.integration.cli.conftest import DIGITS, Node, Output, Printed, Reader, background, connected, manager, plan
 from tests.simulated import eventually
@@ -141,24 +140,6 @@ async def test_events_are_chosen_by_type_and_time(
         ):
             await events.show_events(broker, choice, Format.JSON, follow=False)
             assert [e["message"] for e in json.loads(capsys.readouterr().out)] == texts
-
-
-async def test_logs_of_a_role_or_a_node_are_only_theirs(
-    broker: BrokerAddress, client: Client, nodes: Any, capsys: Output
-) -> None:
-    await apply.apply_manifests(broker, [DIGITS], "")
-    nodes["edge0"].logs["digits-edge-edge0"] = "e\n"
-    nodes["cloud0"].logs["digits-cloud-cloud0"] = "c\n"
-    capsys.readouterr()
-    for choice, line in (
-        (logs.LogSelection("digits", "default", role="cloud"), "c"),
-        (logs.LogSelection("", "default", "edge0"), "e"),
-        (logs.LogSelection("digits", "default", role="edge"), "e"),
-    ):
-        assert await logs.show_logs(broker, choice, follow=False) == 0
-        assert capsys.readouterr().out.split() == [line]
-    with pytest.raises(InvalidFieldError, match="use a node: cloud0, edge0"):
-        await logs.show_logs(broker, logs.LogSelection("", "default", "edge9"), follow=False)
 
 
 async def test_a_followed_service_is_followed_to_the_node_to_which_it_moves(  # noqa: PLR0917 - fixtures

@@ -86,12 +86,6 @@ def test_a_shuffled_order_needs_pictures() -> None:
     assert "a video has an order" in halimede("publish", "a.mp4", "--camera", "cam0", "--shuffle").stderr
 
 
-async def test_bare_pictures_leave_as_they_are(broker: BrokerAddress, reader: Reader, tmp_path: Path) -> None:
-    await publish.publish_pictures(broker, plan(folder(tmp_path, 1), bare=True, qos=0))
-    await eventually(lambda: reader.payloads)
-    assert reader.payloads == [PNG]
-
-
 async def test_frames_are_paced(broker: BrokerAddress, reader: Reader, tmp_path: Path) -> None:
     loop = asyncio.get_running_loop()
     started = loop.time()
@@ -307,7 +301,7 @@ async def test_a_published_frame_begins_its_trace_and_a_bare_one_has_none(
     async with collector() as there:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", there.url)
         await publish.publish_pictures(broker, plan(folder(tmp_path, 1)))
-        await publish.publish_pictures(broker, plan(folder(tmp_path, 1), bare=True))
+        await publish.publish_pictures(broker, plan(folder(tmp_path, 1), bare=True, qos=0))
         await eventually(lambda: len(inbox.deliveries) == len(there.spans) == 2, 30)
     ours, bare = inbox.deliveries
     context = read(ours.packet.properties)
@@ -317,7 +311,7 @@ async def test_a_published_frame_begins_its_trace_and_a_bare_one_has_none(
     assert (root.name, root.trace, root.id) == ("camera frame", f"{context.trace:032x}", f"{context.span:016x}")
     assert (step.name, step.parent, root.parent) == ("publish", root.id, "")
     assert root.resource["service.name"] == "camera"
-    assert not bare.packet.properties
+    assert (bare.body, bare.packet.properties) == (PNG, ())
 
 
 async def test_a_video_is_published_frame_by_frame(
