@@ -62,10 +62,6 @@ class Estimator:
         finally:
             self._free.set()
 
-    def release(self) -> None:
-        """End ``held`` before its block ends."""
-        self._free.set()
-
     def _answer(self, value: int) -> dict[str, Any]:
         sure = value < self._sure_below
         return {"label": self.label, "probabilities": [0.9, 0.1] if sure else [0.55, 0.45]}
@@ -107,6 +103,13 @@ def onnx_spec(*labels: str) -> dict[str, Any]:
     """Return the spec of a Model that reads the file of ``write_onnx``."""
     steps = [{"op": "scale", "factor": 1 / 240}, {"op": "layout", "order": "flat"}, {"op": "cast", "dtype": "float32"}]
     return {"format": "onnx", "labels": labels, "preprocess": steps, "postprocess": {"output": "y"}}
+
+
+def model_file(folder: Path, onnx_file: Path, label: str) -> dict[str, str]:
+    """Return what a worker is told whose model is the ONNX file, under a label of its own."""
+    file = folder / f"{label}.json"
+    write_desired(file, onnx_file, f"v-{label}", spec=onnx_spec(label, "other"))
+    return {"MODEL_FILE": str(file), "MODEL_SPEC": ""}
 
 
 def write_desired(

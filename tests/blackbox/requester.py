@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
@@ -30,6 +32,13 @@ def serving(world: World, kind: Kind, estimator: object, **changes: str) -> Abst
     """Run ``c0``, which answers requests by its own model alone: a tier never asks the next one."""
     alone = {"HEM_NAME": "EdgeOnly", "HEM_PARAMETERS": ""} if kind == "tier" else {}
     return world.worker(kind, "c0", estimator, **{**alone, **changes})
+
+
+@contextlib.asynccontextmanager
+async def requested(world: World, kind: Kind, estimator: object, **changes: str) -> AsyncIterator[Requester]:
+    """Run what ``serving`` runs, and yield who asks it."""
+    async with serving(world, kind, estimator, **changes):
+        yield await asking(world)
 
 
 async def asking(world: World, name: str = "asker", worker: str = "c0") -> Requester:

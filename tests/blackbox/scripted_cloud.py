@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
+
 from halimede import topics
 from halimede.bus import Delivery
 from halimede.messages import Frame, Load, Prediction, Reply
 from halimede.topic import Filter
+from tests.blackbox.models import Estimator, small
 from tests.blackbox.world import World
 from tests.waiting import eventually
 
@@ -45,3 +49,15 @@ class ScriptedCloud:
         """Answer a request with an error."""
         request = self.requests[number]
         await self._world.client.reply(request, topics.REPLY, Reply(id=request.body.id, worker=self._name, error=error))
+
+
+@contextlib.asynccontextmanager
+async def scripted(
+    world: World, model: Estimator | None = None, *, credits_: int = 16, **changes: str
+) -> AsyncIterator[ScriptedCloud]:
+    """Run an edge worker ``e0``, whose small model is ``model``, and yield the cloud that it knows."""
+    cloud = ScriptedCloud(world)
+    await cloud.start(credits_)
+    async with world.worker("edge", "e0", model or small(), **changes):
+        await world.knows("e0", "scripted")
+        yield cloud

@@ -4,34 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-import numpy as np
-from PIL import Image
-
 from tests.blackbox.models import EASY, HARD, big, small
 from tests.blackbox.world import World
 from tests.waiting import eventually
 
 #: frames that an edge worker has accepted and not answered, at most
 MOST_INSIDE = 96
-#: of a source that waits, such as a folder
-MOST_PATIENT = 16
-
-
-async def test_a_folder_waits_for_a_slow_cloud_and_loses_nothing(world: World) -> None:
-    folder = world.folder / "pictures"
-    folder.mkdir()
-    for number in range(80):
-        Image.fromarray(np.full((4, 4), HARD, np.uint8)).save(folder / f"{number:03}.png")
-    model = big(seconds=0.001)
-    async with world.worker("cloud", "c0", model):
-        with model.held():
-            async with world.worker("edge", "e0", small(), SOURCE=f'{{"path": "{folder}"}}', DEADLINE_MS="60000"):
-                await world.holds("e0", MOST_PATIENT)
-                model.release()
-                await eventually(lambda: len(world.results) == 80)
-                await eventually(lambda: world.counts("e0").inference_number == 80)
-    assert set(world.copies.values()) == {1}
-    assert {(result.by, result.degraded) for result in world.results.values()} == {("cloud", False)}
 
 
 async def test_a_busy_edge_worker_holds_its_cameras_back_and_answers_all(world: World) -> None:
@@ -50,8 +28,7 @@ async def test_a_busy_edge_worker_holds_its_cameras_back_and_answers_all(world: 
 
 
 async def test_cameras_that_overwhelm_the_cloud_get_all_their_answers(world: World) -> None:
-    async with world.worker("cloud", "c0", big(seconds=0.005)), world.worker("edge", "e0", small()):
-        await world.knows("e0", "c0")
+    async with world.pair(big(seconds=0.005), small()):
         results = await world.answered([await world.send(HARD) for _ in range(200)])
         assert "cloud" in {result.by for result in results}
         assert {result.reason for result in results if result.degraded} <= {"window-full", "shed", "too-slow"}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.blackbox.models import EASY, HARD, big, onnx_spec, small, write_desired
-from tests.blackbox.requester import REQUESTED, asking, serving
+from tests.blackbox.models import EASY, HARD, big, model_file, small
+from tests.blackbox.requester import REQUESTED, requested
 from tests.blackbox.world import Kind, World, frame, packed
 from tests.waiting import eventually
 
@@ -30,8 +30,7 @@ async def all_answered(world: World, edge: str) -> None:
 async def test_an_edge_worker_that_is_cut_off_in_the_middle_answers_what_it_has_accepted(
     world: World, value: int
 ) -> None:
-    async with world.worker("cloud", "c0", big()), world.worker("edge", "e0", small(seconds=0.001)):
-        await world.knows("e0", "c0")
+    async with world.pair(big(), small(seconds=0.001)):
         await world.ask(value)
         for number in range(120):
             await world.client.publish(world.camera(), packed(frame(value)))
@@ -46,13 +45,9 @@ async def test_an_edge_worker_that_is_cut_off_in_the_middle_answers_what_it_has_
 
 
 async def test_results_wait_until_the_connection_is_back(world: World, onnx_file: Path) -> None:
-    file = world.folder / "small.json"
-    write_desired(file, onnx_file, "v1", spec=onnx_spec("small", "other"))
     model = small()
     # a worker of another service: one of the same would answer the frames after 0.5 s
-    other = {
-        "SERVICE_NAME": "other", "MODEL_FILE": str(file), "MODEL_SPEC": "", "SOURCE": '{"cameras": ["cam1"]}',
-    }  # fmt: skip
+    other = {"SERVICE_NAME": "other", "SOURCE": '{"cameras": ["cam1"]}', **model_file(world.folder, onnx_file, "small")}
     async with world.worker("edge", "e0", model), world.worker("edge", "e1", **other):
         await world.ask(EASY)
         await world.ask(EASY, "cam1")
@@ -71,8 +66,7 @@ async def test_results_wait_until_the_connection_is_back(world: World, onnx_file
 
 async def test_accepted_frames_survive_a_restart_of_the_broker(world: World) -> None:
     model = big()
-    async with world.worker("cloud", "c0", model), world.worker("edge", "e0", small(), DEADLINE_MS="30000"):
-        await world.knows("e0", "c0")
+    async with world.pair(model, small(), DEADLINE_MS="30000"):
         await world.ask(HARD)
         with model.held():
             easy, *hard = [await world.send(value) for value in (EASY, HARD, HARD, HARD)]
@@ -95,8 +89,7 @@ async def test_accepted_frames_survive_a_restart_of_the_broker(world: World) -> 
 @pytest.mark.parametrize("kind", REQUESTED)
 async def test_a_request_whose_reply_was_lost_is_answered_when_it_is_sent_again(world: World, kind: Kind) -> None:
     model = big()
-    async with serving(world, kind, model):
-        requester = await asking(world)
+    async with requested(world, kind, model) as requester:
         body = frame(EASY)
         with model.held():
             await requester.send(body, b"lost")
@@ -109,13 +102,3 @@ async def test_a_request_whose_reply_was_lost_is_answered_when_it_is_sent_again(
         reply = await requester.ask(body, b"again")
         assert (reply.id, reply.error, requester.got[-1].correlation) == (body.id, "", b"again")
         assert model.seen == [EASY]
-
-
-async def test_a_worker_that_is_back_says_so_and_what_it_can_take(world: World) -> None:
-    async with world.worker("cloud", "c0", big()):
-        reports = len(world.infos["c0"])
-        world.buses.cut("c0")
-        await eventually(lambda: "c0" not in world.loads)
-        world.buses.heal("c0")
-        await eventually(lambda: "c0" in world.loads and len(world.infos["c0"]) > reports)
-        assert world.status("c0") == "running"

@@ -6,11 +6,10 @@ import itertools
 
 import pytest
 
-from halimede import topics
 from halimede.messages import TaskInfo
 from halimede.pipeline.model_slot import FAILING_SAMPLES
 from tests.blackbox.models import EASY, HARD, POISON, big, small
-from tests.blackbox.requester import REQUESTED, asking, serving
+from tests.blackbox.requester import REQUESTED, requested
 from tests.blackbox.world import Kind, World, frame, packed
 from tests.waiting import eventually
 
@@ -59,8 +58,7 @@ async def test_an_edge_worker_counts_what_became_of_its_frames(world: World) -> 
 
 @pytest.mark.parametrize("kind", REQUESTED)
 async def test_a_worker_counts_the_requests_that_it_has_served(world: World, kind: Kind) -> None:
-    async with serving(world, kind, big(fails_at={POISON})):
-        requester = await asking(world)
+    async with requested(world, kind, big(fails_at={POISON})) as requester:
         for value in (EASY, EASY, POISON, HARD):
             await requester.ask(frame(value))
         await requester.ask(frame(EASY, encoding="png"))  # raw bytes are no PNG
@@ -77,24 +75,12 @@ async def test_a_worker_counts_the_requests_that_it_has_served(world: World, kin
         assert await world.metric("c0", "rejected_frames_total") == 1
 
 
-async def test_a_mining_error_makes_the_frame_hard_and_is_counted(world: World) -> None:
-    class NoProbabilities:
-        def predict(self, _: object) -> str:
-            return "a label alone"
-
-    async with world.worker("cloud", "c0", big()), world.worker("edge", "e0", NoProbabilities()):
-        await world.knows("e0", "c0")
-        assert (await world.ask(EASY)).by == "cloud"
-        await eventually(lambda: world.counts("e0").mining_errors == 1)
-
-
 async def test_a_model_that_fails_on_every_frame_is_counted_named_and_no_secret_of_the_bill(world: World) -> None:
     class Broken:
         def predict(self, _: object) -> str:
             raise RuntimeError("no such operator")
 
-    async with world.worker("cloud", "c0", big()), world.worker("edge", "e0", Broken()):
-        await world.knows("e0", "c0")
+    async with world.pair(big(), Broken()):
         for _ in range(FAILING_SAMPLES):
             result = await world.ask(EASY)
             assert (result.by, result.degraded, result.reason) == ("cloud", False, "edge-failed")
@@ -102,17 +88,6 @@ async def test_a_model_that_fails_on_every_frame_is_counted_named_and_no_secret_
         await eventually(lambda: world.infos["e0"][-1].reason == "EdgeModelFailing")
         assert "no such operator" in world.infos["e0"][-1].message
         assert world.infos["c0"][-1].reason == ""
-
-
-async def test_results_that_no_client_has_subscribed_to_are_counted(world: World) -> None:
-    async with world.worker("edge", "e0", small()):
-        assert (await world.ask(EASY)).by == "edge"
-        await world.client.unsubscribe(topics.RESULT.filter(ns=world.namespace))
-        for _ in range(3):
-            await world.publish(packed(frame(EASY)))
-        await eventually(lambda: world.counts("e0").inference_number == 4)
-        await eventually(lambda: world.counts("e0").unreceived == 3)
-        assert await world.metric("e0", "unreceived_results_total") == 3
 
 
 @pytest.mark.parametrize("kind", ["edge", "cloud", "tier"])
@@ -127,14 +102,6 @@ async def test_a_worker_reports_its_states_and_who_it_is(world: World, kind: Kin
     assert (last.namespace, last.owner_name, last.owner_uid) == (world.namespace, "svc", "u-1")
     assert (last.role, last.tier) == ("edge" if kind == "edge" else "cloud", "gate" if kind == "tier" else "")
     assert isinstance(last.task_info, TaskInfo)
-
-
-async def test_counts_survive_a_restart_of_the_worker(world: World) -> None:
-    for _ in range(2):
-        async with world.worker("edge", "e0", small()):
-            await world.ask(EASY)
-            await eventually(lambda: world.counts("e0").inference_number == len(world.results))
-    assert world.counts("e0").lost == 0
 
 
 async def test_what_a_killed_worker_had_accepted_is_answered_by_its_successor(world: World) -> None:

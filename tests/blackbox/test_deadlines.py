@@ -8,16 +8,13 @@ from halimede import topics
 from halimede.messages import Prediction, Reply
 from halimede.topic import Address
 from tests.blackbox.models import EASY, HARD, POISON, big, small
-from tests.blackbox.scripted_cloud import ScriptedCloud
+from tests.blackbox.scripted_cloud import ScriptedCloud, scripted
 from tests.blackbox.world import World
 from tests.waiting import eventually
 
 
 async def test_a_silent_cloud_costs_the_deadline_and_its_late_answer_is_counted_and_dropped(world: World) -> None:
-    cloud = ScriptedCloud(world)
-    await cloud.start()
-    async with world.worker("edge", "e0", small(), DEADLINE_MS="300"):
-        await world.knows("e0", "scripted")
+    async with scripted(world, DEADLINE_MS="300") as cloud:
         result = await world.ask(HARD)
         assert (result.by, result.hard, result.degraded, result.reason) == ("edge", True, True, "deadline")
         assert (result.label, result.worker, result.edge) == ("small", "e0", None)
@@ -30,10 +27,7 @@ async def test_a_silent_cloud_costs_the_deadline_and_its_late_answer_is_counted_
 
 
 async def test_a_request_says_what_the_next_tier_needs_to_know(world: World) -> None:
-    cloud = ScriptedCloud(world)
-    await cloud.start()
-    async with world.worker("edge", "e0", small(), DEADLINE_MS="5000"):
-        await world.knows("e0", "scripted")
+    async with scripted(world, DEADLINE_MS="5000") as cloud:
         id_ = await world.send(HARD, sequence=5)
         await cloud.asked(1)
         request = cloud.requests[0]
@@ -59,19 +53,6 @@ async def test_an_answer_to_nothing_that_was_asked_is_counted_and_dropped(world:
         assert not world.results
 
 
-async def test_a_reply_that_comes_twice_makes_one_result(world: World) -> None:
-    cloud = ScriptedCloud(world)
-    await cloud.start()
-    async with world.worker("edge", "e0", small()):
-        await world.knows("e0", "scripted")
-        id_ = await world.send(HARD)
-        await cloud.asked(1)
-        await cloud.answer(0)
-        await cloud.answer(0, "another")
-        assert (await world.result(id_)).label == "scripted"
-        await world.answered([await world.send(EASY), id_])
-
-
 async def test_without_a_cloud_the_edge_answers_at_once(world: World) -> None:
     async with world.worker("edge", "e0", small()):
         first, second = await world.ask(HARD), await world.ask(HARD)
@@ -87,10 +68,7 @@ async def test_without_a_cloud_the_edge_answers_at_once(world: World) -> None:
 
 
 async def test_a_frame_that_wants_its_answer_earlier_gets_it(world: World) -> None:
-    cloud = ScriptedCloud(world)
-    await cloud.start()
-    async with world.worker("edge", "e0", small(), DEADLINE_MS="60000"):
-        await world.knows("e0", "scripted")
+    async with scripted(world, DEADLINE_MS="60000"):
         result = await world.ask(HARD, deadline_ms=300)
         assert (result.degraded, result.reason) == (True, "deadline")
         assert result.total_ms < 5000
@@ -98,10 +76,7 @@ async def test_a_frame_that_wants_its_answer_earlier_gets_it(world: World) -> No
 
 @pytest.mark.parametrize(("error", "reason"), [("failed", "error"), ("invalid", "error"), ("expired", "deadline")])
 async def test_what_the_cloud_refuses_the_edge_answers_at_once(world: World, error: str, reason: str) -> None:
-    cloud = ScriptedCloud(world)
-    await cloud.start()
-    async with world.worker("edge", "e0", small()):
-        await world.knows("e0", "scripted")
+    async with scripted(world) as cloud:
         id_ = await world.send(HARD)
         await cloud.asked(1)
         await cloud.refuse(0, error)
@@ -140,10 +115,7 @@ async def test_what_a_dead_worker_had_goes_to_another_under_the_same_id(world: W
 
 
 async def test_easy_frames_are_answered_while_hard_ones_wait_for_a_silent_cloud(world: World) -> None:
-    cloud = ScriptedCloud(world)
-    await cloud.start(credits_=64)
-    async with world.worker("edge", "e0", small(), DEADLINE_MS="60000", GRACE_S="0.6"):
-        await world.knows("e0", "scripted")
+    async with scripted(world, credits_=64, DEADLINE_MS="60000", GRACE_S="0.6") as cloud:
         for _ in range(150):
             await world.send(HARD)
         easy = await world.ask(EASY)
@@ -155,11 +127,10 @@ async def test_easy_frames_are_answered_while_hard_ones_wait_for_a_silent_cloud(
 
 
 async def test_two_models_that_fail_do_not_hold_up_the_frames_after_them(world: World) -> None:
-    edge = world.worker("edge", "e0", small(fails_at={POISON}))
-    async with world.worker("cloud", "c0", big(fails_at={POISON})), edge:
-        await world.knows("e0", "c0")
+    async with world.pair(big(fails_at={POISON}), small(fails_at={POISON})):
         sent = [await world.send(value) for value in (EASY, POISON, HARD, POISON, EASY)]
         results = await world.answered(sent)
         assert [(r.by, r.reason) for r in results] == [
             ("edge", ""), ("edge", "error"), ("cloud", ""), ("edge", "error"), ("edge", ""),
         ]  # fmt: skip
+        assert [(r.degraded, r.prediction) for r in results if r.reason] == [(True, Prediction())] * 2

@@ -10,7 +10,7 @@ import pytest
 
 from tests.blackbox.models import EASY, HARD, POISON, Estimator, big, small
 from tests.blackbox.requester import asking
-from tests.blackbox.scripted_cloud import ScriptedCloud
+from tests.blackbox.scripted_cloud import scripted
 from tests.blackbox.world import World, frame
 from tests.waiting import eventually
 
@@ -47,11 +47,7 @@ def mixture(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize(("label", "agreed"), [("small", 1), ("big", 0)])
 async def test_an_audit_changes_no_answer_and_counts_whether_both_agree(world: World, label: str, agreed: int) -> None:
-    async with (
-        world.worker("cloud", "c0", Estimator(label)),
-        world.worker("edge", "e0", small(), AUDIT_SHARE="1", **EDGE_ONLY),
-    ):
-        await world.knows("e0", "c0")
+    async with world.pair(Estimator(label), small(), AUDIT_SHARE="1", **EDGE_ONLY):
         result = await world.ask(EASY)
         assert (result.by, result.label, result.audit, result.hard) == ("edge", "small", True, False)
         assert result.offload_ms == 0
@@ -64,10 +60,7 @@ async def test_an_audit_changes_no_answer_and_counts_whether_both_agree(world: W
 
 
 async def test_an_audit_is_not_waited_for(world: World) -> None:
-    cloud = ScriptedCloud(world)
-    await cloud.start()
-    async with world.worker("edge", "e0", small(), AUDIT_SHARE="1", DEADLINE_MS="60000", **EDGE_ONLY):
-        await world.knows("e0", "scripted")
+    async with scripted(world, AUDIT_SHARE="1", DEADLINE_MS="60000", **EDGE_ONLY) as cloud:
         result = await world.ask(EASY)
         assert (result.by, result.audit, result.degraded) == ("edge", True, False)
         await cloud.asked(1)
@@ -87,24 +80,18 @@ async def test_a_tier_audits_its_own_answers(world: World) -> None:
         assert (counts.audit_agreed, counts.deferred, counts.uploaded_bytes) == (1, 0, 16)
 
 
-async def test_two_answers_become_a_mixture_and_what_it_overrules_is_counted(world: World) -> None:
-    mixed = {**CLOUD_ONLY, **mixture(world.folder)}
-    async with world.worker("cloud", "c0", DOUBTS), world.worker("edge", "e0", SURE, **mixed):
-        await world.knows("e0", "c0")
+@pytest.mark.parametrize(("mixes", "label"), [(True, "a"), (False, "b")])
+async def test_two_answers_become_a_mixture_where_that_is_set_and_what_it_overrules_is_counted(
+    world: World, mixes: bool, label: str
+) -> None:
+    async with world.pair(DOUBTS, SURE, **CLOUD_ONLY, **(mixture(world.folder) if mixes else {})):
         result = await world.ask(EASY)
-        assert (result.by, result.worker, result.mixed, result.label) == ("cloud", "c0", True, "a")
+        assert (result.by, result.worker, result.mixed, result.label) == ("cloud", "c0", mixes, label)
         assert (result.prediction.label, result.prediction.score) == (result.label, result.score)
         assert result.edge is not None
         assert result.edge.label == "a"
-        await eventually(lambda: world.counts("e0").overruled == 1)
-        assert world.counts("e0").cloud_inference_number == 1
-
-
-async def test_without_a_mixture_the_clouds_answer_stands(world: World) -> None:
-    async with world.worker("cloud", "c0", DOUBTS), world.worker("edge", "e0", SURE, **CLOUD_ONLY):
-        await world.knows("e0", "c0")
-        result = await world.ask(EASY)
-        assert (result.by, result.mixed, result.label) == ("cloud", False, "b")
+        await eventually(lambda: world.counts("e0").cloud_inference_number == 1)
+        assert world.counts("e0").overruled == mixes
 
 
 async def test_a_tier_mixes_its_answer_with_the_next_ones(world: World) -> None:
@@ -132,8 +119,7 @@ async def test_a_spent_budget_keeps_hard_frames_at_the_edge(world: World) -> Non
 
 async def test_a_rule_without_grades_says_what_the_budget_withheld(world: World) -> None:
     target = {"TARGET_UPLOAD_RATIO": "0.25", **CLOUD_ONLY}
-    async with world.worker("cloud", "c0", big()), world.worker("edge", "e0", small(), **target):
-        await world.knows("e0", "c0")
+    async with world.pair(big(), small(), **target):
         results = [await world.ask(EASY) for _ in range(80)]
         up = [r for r in results if r.by == "cloud"]
         withheld = [r for r in results if r.by == "edge"]
@@ -162,17 +148,13 @@ async def test_mining_before_inference_spares_the_small_model_what_goes_up(world
 
 
 async def test_mining_before_inference_keeps_what_is_easy(world: World) -> None:
-    async with world.worker("cloud", "c0", big()), world.worker("edge", "e0", small(), **always(0)):
-        await world.knows("e0", "c0")
+    async with world.pair(big(), small(), **always(0)):
         result = await world.ask(HARD)
         assert (result.by, result.hard, result.label) == ("edge", False, "small")
 
 
 async def test_mining_before_inference_answers_late_where_the_cloud_is_silent(world: World) -> None:
-    cloud, model = ScriptedCloud(world), small()
-    await cloud.start()
-    async with world.worker("edge", "e0", model, DEADLINE_MS="300", **always(1)):
-        await world.knows("e0", "scripted")
+    async with scripted(world, DEADLINE_MS="300", **always(1)) as cloud:
         result = await world.ask(EASY)
         assert (result.by, result.degraded, result.reason, result.label) == ("edge", True, "deadline", "small")
         await cloud.asked(1)
@@ -181,8 +163,7 @@ async def test_mining_before_inference_answers_late_where_the_cloud_is_silent(wo
 
 async def test_where_nothing_may_go_up_what_the_small_model_fails_on_stays(world: World) -> None:
     model = small(fails_at={POISON})
-    async with world.worker("cloud", "c0", big()), world.worker("edge", "e0", model, **EDGE_ONLY):
-        await world.knows("e0", "c0")
+    async with world.pair(big(), model, **EDGE_ONLY):
         result = await world.ask(POISON)
         assert (result.by, result.degraded, result.reason) == ("edge", True, "error")
         await eventually(lambda: world.counts("e0").inference_number == 1)

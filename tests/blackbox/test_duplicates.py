@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tests.blackbox.models import EASY, HARD, big, onnx_spec, small, write_desired
-from tests.blackbox.requester import REQUESTED, Got, Requester, asking, serving
+from tests.blackbox.models import EASY, HARD, big, small
+from tests.blackbox.requester import REQUESTED, Got, Requester, requested, serving
 from tests.blackbox.world import Kind, World, frame, packed
 from tests.waiting import eventually
 
@@ -14,8 +14,7 @@ from tests.waiting import eventually
 @pytest.mark.parametrize("value", [EASY, HARD])
 async def test_a_frame_that_comes_twice_has_one_result(world: World, value: int) -> None:
     model = small()
-    async with world.worker("cloud", "c0", big()), world.worker("edge", "e0", model):
-        await world.knows("e0", "c0")
+    async with world.pair(big(), model):
         body = frame(value)
         for _ in range(2):
             await world.publish(packed(body))
@@ -31,19 +30,6 @@ async def test_a_frame_that_comes_twice_has_one_result(world: World, value: int)
         assert model.seen == [value, EASY]
 
 
-async def test_a_frame_that_comes_again_while_the_model_has_it_has_one_result(world: World) -> None:
-    model = small()
-    async with world.worker("edge", "e0", model):
-        await world.ask(EASY)
-        body = frame(EASY)
-        with model.held():
-            await world.publish(packed(body))
-            await eventually(lambda: len(model.calls) == 2)
-            await world.publish(packed(body))
-        await world.answered([body.id.hex(), await world.send(EASY)])
-        assert len(model.seen) == 3
-
-
 async def test_a_frame_that_was_refused_may_come_again(world: World) -> None:
     async with world.worker("edge", "e0", small()):
         body = frame(EASY)
@@ -56,8 +42,7 @@ async def test_a_frame_that_was_refused_may_come_again(world: World) -> None:
 @pytest.mark.parametrize("kind", REQUESTED)
 async def test_a_request_that_is_sent_again_gets_the_same_answer_without_the_model(world: World, kind: Kind) -> None:
     model = big()
-    async with serving(world, kind, model):
-        requester = await asking(world)
+    async with requested(world, kind, model) as requester:
         body = frame(EASY)
         first = await requester.ask(body, b"first")
         calls = len(model.calls)
@@ -67,27 +52,12 @@ async def test_a_request_that_is_sent_again_gets_the_same_answer_without_the_mod
         await eventually(lambda: world.counts("c0").served == 1)
 
 
-async def test_a_request_that_is_sent_again_is_not_computed_again_by_a_model_file(
-    world: World, onnx_file: object
-) -> None:
-    file = world.folder / "big.json"
-    write_desired(file, onnx_file, "v1", spec=onnx_spec("big", "other"))  # type: ignore[arg-type]
-    async with world.worker("cloud", "c0", MODEL_FILE=str(file), MODEL_SPEC=""):
-        requester = await asking(world)
-        body = frame(EASY)
-        first = await requester.ask(body, b"first")
-        assert await requester.ask(body, b"second") == first
-        await requester.ask(frame(EASY))
-        await eventually(lambda: world.counts("c0").served == 2)
-
-
 @pytest.mark.parametrize("kind", REQUESTED)
 async def test_a_request_that_is_sent_again_while_it_waits_is_answered_once_on_the_latest_correlation(
     world: World, kind: Kind
 ) -> None:
     model = big()
-    async with serving(world, kind, model):
-        requester = await asking(world)
+    async with requested(world, kind, model) as requester:
         in_model, waiting = frame(EASY), frame(HARD)
         with model.held():
             await requester.send(in_model, b"m1")

@@ -8,23 +8,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.blackbox.models import EASY, HARD, onnx_spec, write_desired
-from tests.blackbox.requester import REQUESTED, asking, serving
+from tests.blackbox.models import EASY, HARD, model_file
+from tests.blackbox.requester import REQUESTED, asking, requested, serving
 from tests.blackbox.world import Kind, World, frame, packed
 from tests.waiting import eventually
 
 kinds = pytest.mark.parametrize("kind", REQUESTED)
 
 
-def model_file(world: World, onnx_file: Path, label: str) -> dict[str, str]:
-    """Return what a worker is told whose model is the ONNX file, under a label of its own."""
-    file = world.folder / f"{label}.json"
-    write_desired(file, onnx_file, f"v-{label}", spec=onnx_spec(label, "other"))
-    return {"MODEL_FILE": str(file), "MODEL_SPEC": ""}
-
-
 async def test_a_burst_of_frames_has_one_result_each_in_the_cameras_order(world: World, onnx_file: Path) -> None:
-    async with world.worker("edge", "e0", **model_file(world, onnx_file, "small")):
+    async with world.worker("edge", "e0", **model_file(world.folder, onnx_file, "small")):
         sent = [await world.send(EASY) for _ in range(200)]
         results = await world.answered(sent)
         assert list(world.results) == sent
@@ -33,8 +26,8 @@ async def test_a_burst_of_frames_has_one_result_each_in_the_cameras_order(world:
 
 
 async def test_easy_and_hard_frames_of_a_burst_have_one_result_each(world: World, onnx_file: Path) -> None:
-    cloud = world.worker("cloud", "c0", **model_file(world, onnx_file, "big"))
-    async with cloud, world.worker("edge", "e0", **model_file(world, onnx_file, "small")):
+    cloud = world.worker("cloud", "c0", **model_file(world.folder, onnx_file, "big"))
+    async with cloud, world.worker("edge", "e0", **model_file(world.folder, onnx_file, "small")):
         await world.knows("e0", "c0")
         values = [HARD if number % 3 == 0 else EASY for number in range(120)]
         sent = []
@@ -52,8 +45,9 @@ async def test_easy_and_hard_frames_of_a_burst_have_one_result_each(world: World
 
 @kinds
 async def test_requests_that_come_together_have_one_reply_each(world: World, onnx_file: Path, kind: Kind) -> None:
-    async with serving(world, kind, None, **model_file(world, onnx_file, "big"), MAX_BATCH_SIZE="8"):
-        requester = await asking(world)
+    async with requested(
+        world, kind, None, **model_file(world.folder, onnx_file, "big"), MAX_BATCH_SIZE="8"
+    ) as requester:
         await requester.ask(frame(EASY))
         for _ in range(4):
             before = len(requester.got)
@@ -68,8 +62,7 @@ async def test_requests_that_come_together_have_one_reply_each(world: World, onn
 
 @kinds
 async def test_a_frame_of_the_wrong_shape_is_refused_alone(world: World, onnx_file: Path, kind: Kind) -> None:
-    async with serving(world, kind, None, **model_file(world, onnx_file, "big")):
-        requester = await asking(world)
+    async with requested(world, kind, None, **model_file(world.folder, onnx_file, "big")) as requester:
         wrong = frame(EASY, side=5)
         bodies = [frame(EASY), wrong, frame(EASY)]
         await asyncio.gather(*(requester.send(body) for body in bodies))
@@ -81,8 +74,7 @@ async def test_a_frame_of_the_wrong_shape_is_refused_alone(world: World, onnx_fi
 
 @kinds
 async def test_a_resend_has_the_same_answer(world: World, onnx_file: Path, kind: Kind) -> None:
-    async with serving(world, kind, None, **model_file(world, onnx_file, "big")):
-        requester = await asking(world)
+    async with requested(world, kind, None, **model_file(world.folder, onnx_file, "big")) as requester:
         body = frame(EASY)
         first = await requester.ask(body, b"first")
         assert await requester.ask(body, b"second") == first
@@ -92,7 +84,7 @@ async def test_a_resend_has_the_same_answer(world: World, onnx_file: Path, kind:
 
 @kinds
 async def test_what_was_taken_before_the_stop_is_answered(world: World, onnx_file: Path, kind: Kind) -> None:
-    async with serving(world, kind, None, **model_file(world, onnx_file, "big")) as running:
+    async with serving(world, kind, None, **model_file(world.folder, onnx_file, "big")) as running:
         requester = await asking(world)
         await requester.ask(frame(EASY))
         sending = [asyncio.create_task(requester.send(frame(EASY))) for _ in range(30)]
@@ -105,7 +97,7 @@ async def test_what_was_taken_before_the_stop_is_answered(world: World, onnx_fil
 
 
 async def test_several_calls_at_a_time_answer_each_request_once(world: World, onnx_file: Path) -> None:
-    options = {**model_file(world, onnx_file, "big"), "MODEL_SESSIONS": "2"}
+    options = {**model_file(world.folder, onnx_file, "big"), "MODEL_SESSIONS": "2"}
     async with world.worker("cloud", "c0", **options):
         requester = await asking(world)
         await requester.ask(frame(EASY))
@@ -117,7 +109,7 @@ async def test_several_calls_at_a_time_answer_each_request_once(world: World, on
 
 
 async def test_repeated_and_unreadable_frames_make_no_result(world: World, onnx_file: Path) -> None:
-    async with world.worker("edge", "e0", **model_file(world, onnx_file, "small")):
+    async with world.worker("edge", "e0", **model_file(world.folder, onnx_file, "small")):
         body = frame(EASY)
         for _ in range(3):
             await world.publish(packed(body))

@@ -1,23 +1,16 @@
-"""What else workers show of themselves: health, traces, previews of hard frames, and the form in which frames go up."""
+"""What else workers show of themselves: their health, and traces of frames."""
 
 from __future__ import annotations
 
-import io
-
 import aiohttp
-import numpy as np
 import pytest
-from PIL import Image
 
 from halimede import topics
 from halimede.bus import Delivery
-from halimede.messages import Frame, HardSample, TraceReply, TraceRequest
+from halimede.messages import TraceReply, TraceRequest
 from halimede.topic import Filter
-from halimede.worker import preview_publisher
-from tests.blackbox.models import EASY, HARD, big, small
-from tests.blackbox.requester import asking
-from tests.blackbox.scripted_cloud import ScriptedCloud
-from tests.blackbox.world import Kind, World, frame
+from tests.blackbox.models import HARD, big, small
+from tests.blackbox.world import Kind, World
 from tests.scraping import asked
 from tests.waiting import eventually
 
@@ -74,78 +67,3 @@ async def test_a_hard_frame_leaves_a_trace_at_each_worker_that_had_it(world: Wor
 
 def steps(reply: TraceReply) -> set[str]:
     return {span.name for span in reply.spans}
-
-
-@pytest.mark.parametrize(("switch", "number"), [("on", 1), ("off", 0)])
-async def test_a_preview_of_a_hard_frame_is_published(
-    world: World, monkeypatch: pytest.MonkeyPatch, switch: str, number: int
-) -> None:
-    monkeypatch.setattr(
-        preview_publisher, "MIN_PERIOD_S", 60.0
-    )  # seconds between two previews: the others here come too early
-    seen: list[HardSample] = []
-
-    async def keep(delivery: Delivery[HardSample]) -> None:
-        seen.append(delivery.body)
-
-    await world.client.subscribe(topics.HARD_SAMPLE.filter(ns=world.namespace), keep)
-    async with world.worker("cloud", "c0", big()), world.worker("edge", "e0", small(), HARD_SAMPLES=switch):
-        await world.knows("e0", "c0")
-        result = await world.ask(HARD)
-        await eventually(lambda: len(seen) >= number)
-        for _ in range(3):
-            await world.ask(HARD)
-    assert len(seen) == number
-    for preview in seen:
-        assert (preview.id.hex(), preview.camera, preview.worker, preview.by) == (result.id, "cam0", "e0", "cloud")
-        assert (preview.edge_label, preview.label, preview.degraded) == ("small", "big", False)
-        Image.open(io.BytesIO(preview.data)).load()
-
-
-@pytest.mark.parametrize("encoding", ["as-it-came", "raw", "jpeg", "png"])
-@pytest.mark.parametrize("kind", ["edge", "tier"])
-async def test_a_frame_goes_up_as_the_service_wants_it(world: World, kind: Kind, encoding: str) -> None:
-    cloud = ScriptedCloud(world, tier="cloud" if kind == "tier" else "")
-    await cloud.start()
-    picture = io.BytesIO()
-    Image.fromarray(np.full((16, 16), HARD, np.uint8)).save(picture, format="PNG")
-    data = memoryview(picture.getvalue())
-    body = frame(HARD, encoding="png", data=data, dtype="", shape=[])
-    async with world.worker(kind, "c0", small(), UPLOAD_ENCODING=encoding):
-        await world.knows("c0", "scripted")
-        if kind == "edge":
-            await world.send(HARD, encoding="png", data=data, dtype="", shape=[])
-        else:
-            requester = await asking(world)
-            await requester.send(body)
-        await cloud.asked(1)
-        up = cloud.requests[0].body
-        assert up.encoding == ("png" if encoding == "as-it-came" else encoding)
-        assert grey_of(up) == pytest.approx(HARD, abs=2)
-        await cloud.answer(0)
-        if kind == "edge":
-            await eventually(lambda: len(world.results) == 1)
-            await eventually(lambda: world.counts("c0").uploaded_bytes == len(up.data))
-
-
-def grey_of(body: Frame) -> float:
-    """Return the mean grey value of a frame."""
-    if body.encoding == "raw":
-        return float(np.frombuffer(body.data, body.dtype).mean())
-    return float(np.asarray(Image.open(io.BytesIO(body.data))).mean())
-
-
-async def test_a_frame_that_is_too_large_to_go_up_stays(world: World) -> None:
-    noise = np.random.default_rng(1).integers(120, 180, (64, 64), np.uint8)
-    noise[0, 0] = HARD
-    cloud = world.worker("cloud", "c0", big())
-    async with cloud, world.worker("edge", "e0", small(), UPLOAD_ENCODING="jpeg", UPLOAD_MAX_BYTES="1024"):
-        await world.knows("e0", "c0")
-        result = await world.ask(HARD, shape=[64, 64], data=memoryview(noise.tobytes()))
-        assert result.by == "cloud"  # it was made smaller
-        await eventually(lambda: world.counts("e0").inference_number == 1)
-        assert 0 < world.counts("e0").uploaded_bytes <= 1024
-        floats = memoryview(np.full(400, HARD, np.float32).tobytes())
-        result = await world.ask(HARD, dtype="float32", shape=[400], data=floats)
-        assert (result.by, result.hard, result.degraded, result.reason) == ("edge", True, True, "no-picture")
-        assert (await world.ask(EASY)).by == "edge"

@@ -13,7 +13,7 @@ from halimede.bus import Packet
 from halimede.messages import Prediction
 from halimede.worker import settings
 from tests.blackbox.models import EASY, HARD, POISON, big
-from tests.blackbox.requester import REQUESTED, asking, serving
+from tests.blackbox.requester import REQUESTED, asking, requested, serving
 from tests.blackbox.world import Kind, World, frame, packed
 from tests.waiting import eventually
 
@@ -22,8 +22,7 @@ kinds = pytest.mark.parametrize("kind", REQUESTED)
 
 @kinds
 async def test_a_request_is_answered_with_its_own_id_and_correlation(world: World, kind: Kind) -> None:
-    async with serving(world, kind, big()):
-        requester = await asking(world)
+    async with requested(world, kind, big()) as requester:
         body = frame(EASY)
         reply = await requester.ask(body, b"mine")
         assert (reply.id, reply.worker, reply.error, reply.batch) == (body.id, "c0", "", 1)
@@ -35,21 +34,11 @@ async def test_a_request_is_answered_with_its_own_id_and_correlation(world: Worl
 
 
 @kinds
-async def test_requests_one_after_the_other_are_answered_in_their_order(world: World, kind: Kind) -> None:
-    async with serving(world, kind, big()):
-        requester = await asking(world)
-        bodies = [frame(EASY) for _ in range(30)]
-        for body in bodies:
-            assert (await requester.ask(body)).id == body.id
-
-
-@kinds
 async def test_what_waits_goes_to_the_model_together_and_no_batch_is_larger_than_allowed(
     world: World, kind: Kind
 ) -> None:
     model = big()
-    async with serving(world, kind, model, MAX_BATCH_SIZE="4"):
-        requester = await asking(world)
+    async with requested(world, kind, model, MAX_BATCH_SIZE="4") as requester:
         await requester.ask(frame(EASY))  # how fast the model is has to be known before it gets several
         with model.held():
             await requester.send(frame(1))
@@ -72,8 +61,7 @@ async def test_a_sample_waits_for_others_where_that_is_set_and_no_longer(
 ) -> None:
     monkeypatch.setattr(settings, "MOST_DELAY_MS", 60_000)  # more than users may set: a busy machine takes its time
     model = big()
-    async with serving(world, kind, model, MAX_BATCH_SIZE="3", MAX_QUEUE_DELAY_MS="60000"):
-        requester = await asking(world)
+    async with requested(world, kind, model, MAX_BATCH_SIZE="3", MAX_QUEUE_DELAY_MS="60000") as requester:
         await requester.ask(frame(EASY), deadline_ms=4000)
         began = asyncio.get_running_loop().time()
         await requester.send_all(1, 2, 3)
@@ -88,8 +76,7 @@ async def test_a_sample_waits_for_others_where_that_is_set_and_no_longer(
 @kinds
 async def test_one_bad_sample_of_a_batch_fails_alone(world: World, kind: Kind) -> None:
     model = big(fails_at={POISON})
-    async with serving(world, kind, model):
-        requester = await asking(world)
+    async with requested(world, kind, model) as requester:
         await requester.ask(frame(EASY))
         with model.held():
             await requester.send(frame(EASY))
@@ -106,9 +93,8 @@ async def test_one_bad_sample_of_a_batch_fails_alone(world: World, kind: Kind) -
 async def test_a_frame_that_broke_the_model_twice_is_quarantined(world: World, kind: Kind) -> None:
     model = big(fails_at={POISON})
     async with serving(world, kind, model):
-        requester = await asking(world)
-        bad = frame(POISON)
-        errors = [(await requester.ask(bad)).error for _ in range(4)]
+        requester, other, bad = await asking(world), await asking(world, "other"), frame(POISON)
+        errors = [(await asker.ask(bad)).error for asker in (requester, requester, requester, other)]
         assert errors == ["failed", "quarantined", "quarantined", "quarantined"]
         assert model.seen.count(POISON) == 2
         assert (await requester.ask(frame(POISON))).error == "failed"
@@ -128,8 +114,7 @@ async def test_a_frame_that_broke_the_model_twice_is_quarantined(world: World, k
 )
 async def test_what_cannot_be_read_is_refused_as_invalid(world: World, kind: Kind, fields: dict[str, object]) -> None:
     model = big()
-    async with serving(world, kind, model):
-        requester = await asking(world)
+    async with requested(world, kind, model) as requester:
         reply = await requester.ask(msgspec.structs.replace(frame(EASY), **fields))
         assert (reply.error, reply.prediction) == ("invalid", None)
         assert reply.message
@@ -140,8 +125,7 @@ async def test_what_cannot_be_read_is_refused_as_invalid(world: World, kind: Kin
 
 @kinds
 async def test_a_request_that_is_no_frame_is_dead_lettered(world: World, kind: Kind) -> None:
-    async with serving(world, kind, big()):
-        requester = await asking(world)
+    async with requested(world, kind, big()) as requester:
         topic = world.address(topics.REQUEST_TO, "c0").text
         await world.client.send(Packet(topic, b"this is no frame", response_topic="x", correlation=b"c"))
         await eventually(lambda: len(world.letters) == 1)
@@ -156,8 +140,7 @@ async def test_a_request_that_cannot_be_answered_is_dead_lettered_and_gets_no_an
     world: World, kind: Kind, case: str
 ) -> None:
     model = big()
-    async with serving(world, kind, model):
-        requester = await asking(world)
+    async with requested(world, kind, model) as requester:
         reply_to = world.address(topics.REPLY, "asker").text
         elsewhere = {
             "no response topic": "",
@@ -176,8 +159,7 @@ async def test_a_request_that_cannot_be_answered_is_dead_lettered_and_gets_no_an
 @kinds
 async def test_a_full_queue_refuses_at_once(world: World, kind: Kind) -> None:
     model = big()
-    async with serving(world, kind, model):
-        requester = await asking(world)
+    async with requested(world, kind, model) as requester:
         await requester.ask(frame(EASY))
         with model.held():
             await requester.send(frame(EASY))
@@ -195,8 +177,7 @@ async def test_a_full_queue_refuses_at_once(world: World, kind: Kind) -> None:
 @kinds
 async def test_a_request_whose_time_is_over_is_not_computed_and_gets_no_answer(world: World, kind: Kind) -> None:
     model = big()
-    async with serving(world, kind, model):
-        requester = await asking(world)
+    async with requested(world, kind, model) as requester:
         with model.held():
             await requester.send(frame(1))
             await eventually(lambda: len(model.calls) == 1)
@@ -213,8 +194,7 @@ async def test_a_request_whose_time_is_over_is_not_computed_and_gets_no_answer(w
 @kinds
 async def test_a_request_that_the_model_has_no_time_for_is_refused_as_expired(world: World, kind: Kind) -> None:
     model = big(seconds=3.0)
-    async with serving(world, kind, model):
-        requester = await asking(world)
+    async with requested(world, kind, model) as requester:
         await requester.ask(frame(EASY))
         reply = await requester.ask(frame(EASY), deadline_ms=2500)
         assert (reply.error, reply.prediction) == ("expired", None)
@@ -230,8 +210,7 @@ async def test_a_prediction_that_cannot_be_written_fails_alone(world: World, kin
                 value = [value]
             return value
 
-    async with serving(world, kind, Nested()):
-        requester = await asking(world)
+    async with requested(world, kind, Nested()) as requester:
         assert (await requester.ask(frame(POISON))).error == "failed"
         assert (await requester.ask(frame(EASY))).error == ""
 

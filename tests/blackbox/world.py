@@ -208,6 +208,13 @@ class World:
             if not running.task.done():
                 await running.end()
 
+    @contextlib.asynccontextmanager
+    async def pair(self, cloud: object, edge: object, **changes: str) -> AsyncIterator[None]:
+        """Run a cloud worker ``c0``, and an edge worker ``e0`` with ``changes`` that knows it."""
+        async with self.worker("cloud", "c0", cloud), self.worker("edge", "e0", edge, **changes):
+            await self.knows("e0", "c0")
+            yield
+
     # --- what is seen of them -------------------------------------------------------------------------------------
 
     def status(self, name: str) -> str:

@@ -24,12 +24,14 @@ from halimede.pipeline.observer import IntakeMetrics, Observer
 from halimede.pipeline.pipeline import Pipeline
 from halimede.pipeline.responders import Origin, ResultResponder, result_outbox
 from halimede.pipeline.sample import Conclusion, Sample
+from halimede.pipeline.upload_policy.policy import UploadDecision
 from halimede.pipeline.workers import EdgeWorker
 from halimede.stats.ledger import Latency
 from halimede.tracing import CloudTimes, TraceBuffer
 from tests.unit.frames.clouds import NS, SERVICE, Brightness, frame
 
 LIMIT = 64
+UP, AUDIT = UploadDecision(ask=True, hard=True), UploadDecision(ask=True, hard=False, audit=True)
 
 
 #: calls that are short before it is known that all are; stated here again, so that a change in the product is noticed
@@ -58,10 +60,9 @@ class Held(Brightness):
 
     def __init__(self) -> None:
         super().__init__()
-        self.entered, self.gate = threading.Event(), threading.Event()
+        self.gate = threading.Event()
 
     def predict(self, batch: Sequence[Array]) -> list[Prediction]:
-        self.entered.set()
         assert self.gate.wait(20)
         return super().predict(batch)
 

@@ -1,12 +1,11 @@
-"""Samples of short models are answered on the event loop, as they come: nothing of a user's ever runs there."""
+"""Samples of short models are answered on the event loop, as they come."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import threading
-import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,7 @@ from halimede import topics
 from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames import pack
-from halimede.inference import Array, Model
-from halimede.messages import Count, Prediction, Result
-from halimede.mining import Miner, create, is_ours
+from halimede.messages import Count, Result
 from halimede.mining.edge_only import EdgeOnly
 from halimede.pipeline.executor import SHORT_CALLS, ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
@@ -31,19 +28,9 @@ from tests.worlds import connected
 
 pytestmark = pytest.mark.simulated
 
-LONG_S = 0.01
 
-
-class Spinning(Ours):
-    """Computes for ``call_s`` seconds of CPU time."""
-
-    call_s = 0.0
-
-    def predict(self, batch: Sequence[Array]) -> list[Prediction]:
-        until = time.thread_time() + self.call_s
-        while time.thread_time() < until:
-            pass
-        return super().predict(batch)
+class Located(Ours):
+    """Knows where it was called."""
 
     def here(self) -> int:
         """Return how many calls ran on the event loop since the last time."""
@@ -68,7 +55,7 @@ class Edge:
 
 
 @contextlib.asynccontextmanager
-async def edge(folder: Path, model: Model, miner: Miner | None = None) -> AsyncIterator[Edge]:
+async def edge(folder: Path, model: Ours) -> AsyncIterator[Edge]:
     broker, results = MemoryBroker(), list[Result]()
 
     async def hear(delivery: Delivery[Result]) -> None:
@@ -84,7 +71,7 @@ async def edge(folder: Path, model: Model, miner: Miner | None = None) -> AsyncI
         await consumer.subscribe(topics.RESULT.filter(), hear)
         slot = ModelSlot(LoadedModel(model, thread))
         with Ledger(folder, "u-1") as ledger:
-            worker = edge_worker(slot, ledger, result_outbox(bus), decoder, miner=miner or EdgeOnly())
+            worker = edge_worker(slot, ledger, result_outbox(bus), decoder, miner=EdgeOnly())
             tasks = [group.create_task(work) for work in (worker.run(), slot.watch(60.0))]
             await asyncio.sleep(0.01)
             yield Edge(worker, slot, ledger, results)
@@ -94,7 +81,7 @@ async def edge(folder: Path, model: Model, miner: Miner | None = None) -> AsyncI
 
 
 async def test_a_model_whose_calls_are_known_to_be_short_answers_on_the_event_loop(tmp_path: Path) -> None:
-    model = Spinning()
+    model = Located()
     async with edge(tmp_path, model) as e:
         await e.take(1)
         assert model.here() == 0, "nothing was known of it"
@@ -109,19 +96,8 @@ async def test_a_model_whose_calls_are_known_to_be_short_answers_on_the_event_lo
         assert e.worker.pipeline.load().queued == e.worker.pipeline.inside == 0
 
 
-async def test_one_that_takes_longer_is_given_back_to_its_thread(tmp_path: Path) -> None:
-    model = Spinning()
-    async with edge(tmp_path, model) as e:
-        await e.take(2 * SHORT_CALLS)
-        model.call_s = LONG_S
-        await e.take(8)
-        model.here()
-        await e.take(8)
-        assert model.here() == 0
-
-
 async def test_what_fails_there_is_an_error_of_its_own_sample(tmp_path: Path) -> None:
-    model = Spinning()
+    model = Located()
     async with edge(tmp_path, model) as e:
         await e.take(2 * SHORT_CALLS)
         await e.take(1, BAD)
@@ -129,18 +105,3 @@ async def test_what_fails_there_is_an_error_of_its_own_sample(tmp_path: Path) ->
         await e.take(1)
         assert not e.results[-1].degraded
         assert e.slot.current.failed == 1
-
-
-async def test_a_users_model_and_a_users_mining_stay_in_the_thread(tmp_path: Path) -> None:
-    def mining(_: Prediction, /) -> bool:
-        return False
-
-    assert not is_ours(mining)
-    assert is_ours(create("Margin", {"threshold_margin": "0.2"}))
-    theirs, ours = Spinning(), Spinning()
-    theirs.ours = False
-    async with edge(tmp_path / "model", theirs) as e:
-        await e.take(2 * SHORT_CALLS)
-    async with edge(tmp_path / "mining", ours, mining) as e:
-        await e.take(2 * SHORT_CALLS)
-    assert theirs.here() == ours.here() == 0

@@ -23,13 +23,12 @@ from halimede.pipeline.upload_policy.overload import HardTotals
 from halimede.pipeline.upload_policy.policy import UploadDecision
 from halimede.tracing.steps import OFFLOAD, REGIONS
 from tests.unit.frames.clouds import frame
-from tests.unit.pipeline.answering import Counts, new_sample
+from tests.unit.pipeline.answering import AUDIT, UP, Counts, new_sample
 
 pytestmark = pytest.mark.simulated
 
 OWN, DRAWN = Prediction(label="own"), Prediction(label="drawn")
 BEYOND = Reply(id=bytes(16), worker="c0", prediction=Prediction(label="beyond"))
-UP, AUDIT = UploadDecision(ask=True, hard=True), UploadDecision(ask=True, hard=False, audit=True)
 DRAW = UploadDecision(ask=True, hard=True, draw=ThresholdDraw(DRAWN, is_up=True, bin=0, observed=1.0))
 EARLIER = UploadDecision(ask=True, hard=True, cut=0.5)
 EASY_UP = UploadDecision(ask=True, hard=False)

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -31,11 +31,14 @@ from halimede.pipeline.sample import Sample
 from halimede.pipeline.upload_policy.policy import UploadDecision
 from halimede.tracing import EdgeTimes, TraceBuffer, TraceContext
 from halimede.tracing.steps import DECODE, MINE, MODEL, RECEIVE, RESULT, WAIT
-from tests.simulated import SimulatedLoop, eventually
+from tests.simulated import eventually
 from tests.unit.frames.clouds import Brightness, frame
-from tests.unit.pipeline.answering import Counts, edge_worker, new_sample
+from tests.unit.pipeline.answering import AUDIT, UP, Counts, edge_worker, new_sample
 
 pytestmark = pytest.mark.simulated
+
+
+PARENT = TraceContext(0xAB, 0xCD, True)
 
 
 class Blind(Brightness):
@@ -92,7 +95,7 @@ async def test_a_frame_that_waited_too_long_for_a_place_is_acknowledged_counted_
 ) -> None:
     loop, acknowledged, ledger, model = asyncio.get_running_loop(), list[int](), Counts(), Reading()
     limits, slot = EdgeLimits(inside=2, max_age_s=0.1), ModelSlot(LoadedModel(model, thread, "1"))
-    worker = edge_worker(slot, ledger, Noting(), limits=limits)
+    worker = edge_worker(slot, ledger, Taking(), limits=limits)
     async with asyncio.TaskGroup() as group:
         for number in range(5):
             answered, arrived = partial(acknowledged.append, number), loop.time() if number else math.inf
@@ -119,54 +122,19 @@ async def test_the_deadline_of_a_frame_counts_from_its_acceptance(entrance: Entr
     assert [sample.until for sample in entrance.samples] == [math.inf, 2.5]
 
 
-class Noting:
-    """Takes every result at once, and notes it with its properties."""
+class Taking:
+    """Takes every result at once."""
 
     immediate = ready = True
     waiting = 0
 
-    def __init__(self) -> None:
-        self.noted: list[tuple[Result, Mapping[str, str] | None]] = []
-
-    def put(
-        self, _: object, body: Result, done: Callable[[int], None], *, properties: Mapping[str, str] | None
-    ) -> None:
-        self.noted.append((body, properties))
+    def put(self, _: object, __: Result, done: Callable[[int], None], **___: object) -> None:
         asyncio.get_running_loop().call_soon(done, 0)
 
     async def wait_ready(self) -> None: ...
 
     async def run(self) -> None:
         await asyncio.get_running_loop().create_future()
-
-
-async def test_a_result_has_the_trace_of_its_frame_if_that_has_one_and_the_times_of_its_model(
-    thread: ModelThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loop, outbox = asyncio.get_running_loop(), Noting()
-    assert isinstance(loop, SimulatedLoop)
-    suspend = loop.suspend
-
-    class Slow(Brightness):
-        def predict(self, batch: Sequence[Array]) -> list[Prediction]:
-            suspend(0.25)
-            return super().predict(batch)
-
-    monkeypatch.setattr("halimede.pipeline.inference.time", SimpleNamespace(monotonic=loop.time))
-    worker = edge_worker(ModelSlot(LoadedModel(Slow(), thread, "1")), outbox=outbox)
-    async with asyncio.TaskGroup() as group:
-        running = group.create_task(worker.run())
-        for number, parent in enumerate((None, TraceContext(0xAB, 0xCD, True))):
-            await worker.intake.offer(pack(frame(number)), "cam0", parent=parent)
-            await eventually(lambda count=number: len(outbox.noted) > count)
-        running.cancel()
-    (one, none), (other, properties) = outbox.noted
-    assert none is None
-    assert properties
-    assert properties["traceparent"].startswith(f"00-{0xAB:032x}-")
-    for result in (one, other):
-        assert (result.edge_ms, result.total_ms, result.offload_ms) == (pytest.approx(250), pytest.approx(250), 0)
-        assert (result.by, result.worker, result.node) == ("edge", "e0", "node-e0")
 
 
 async def test_the_trace_of_a_frame_has_its_steps_in_their_order(
@@ -177,7 +145,7 @@ async def test_the_trace_of_a_frame_has_its_steps_in_their_order(
     monkeypatch.setattr(TraceBuffer, "finish", lambda self, record: (steps.extend(record.steps), finish(self, record)))
     body, escalation = frame(7), Escalation(cast("Any", None), cast("Any", Counts()))
     slot = ModelSlot(LoadedModel(Brightness(), thread, "1"))
-    worker = edge_worker(slot, outbox=Noting(), miner=EdgeOnly(), mines_first=True, escalation=escalation)
+    worker = edge_worker(slot, outbox=Taking(), miner=EdgeOnly(), mines_first=True, escalation=escalation)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(worker.run())
         await eventually(lambda: worker.pipeline.running)
@@ -195,11 +163,14 @@ async def test_the_trace_of_a_frame_has_its_steps_in_their_order(
     assert all(began <= ended for _, began, ended, *_ in steps)
 
 
-def test_the_usual_limits_of_frames_are_these() -> None:
-    usual = EdgeLimits(
-        inside=96, patient=16, pixels=67_108_864, batch=16, horizon_s=0.05, remembered=65_536, max_age_s=math.inf
-    )
-    assert EdgeLimits() == usual
+async def test_a_frame_offered_after_the_end_is_neither_accepted_nor_acknowledged(thread: ModelThread) -> None:
+    ledger = Counts()
+    worker = edge_worker(ModelSlot(LoadedModel(Brightness(), thread)), ledger)
+    assert await worker.drain(1)
+    offered = asyncio.create_task(worker.intake.offer(pack(frame()), "cam0"))
+    await asyncio.sleep(60)
+    assert (offered.done(), ledger) == (False, {})
+    offered.cancel()
 
 
 async def test_small_raw_frames_are_prepared_on_the_loop_and_others_in_the_thread(entrance: Entrance) -> None:
@@ -217,9 +188,6 @@ async def test_a_frame_that_mining_cannot_judge_is_counted_and_hard(entrance: En
         verdict = await intake._mine(sample_of(intake, body), Margin())
         assert verdict.hard
     assert entrance.counts[Count.MINING_ERRORS] == 2
-
-
-UP, AUDIT = UploadDecision(ask=True, hard=True), UploadDecision(ask=True, hard=False, audit=True)
 
 
 class Widening(Brightness):
@@ -280,11 +248,12 @@ async def test_what_a_source_knows_of_a_frame_is_used_before_what_its_payload_sa
         body.file, body.captured_ns = "own.png", 5
     bodies[1].captured_ns = 0
     await intake.offer(pack(bodies[0]), "cam0")
-    await intake.offer(pack(bodies[1]), "cam0", id_=b"x" * 16, file="other.png")
+    await intake.offer(pack(bodies[1]), "cam0", id_=b"x" * 16, file="other.png", parent=PARENT)
     first, second = (sample.frame for sample in entrance.samples)
     assert (first.id, first.file, first.captured_ns, first.camera) == (bodies[0].id, "own.png", 5, "cam0")
     assert (second.id, second.file) == (b"x" * 16, "other.png")
     assert second.captured_ns > 0
+    assert [sample.trace.parent for sample in entrance.samples] == [None, PARENT]
     assert [(sample.stays, sample.input is not None) for sample in entrance.samples] == [(True, True)] * 2
 
 

@@ -37,6 +37,13 @@ def test_an_estimator_that_calls_exit_costs_its_own_sample_only() -> None:
     assert "SystemExit" in outcomes[1].error
 
 
+def test_samples_of_one_shape_have_one_call_and_outcomes_their_order() -> None:
+    model, shapes = Brightness(), [(2, 2), (3, 3), (2, 2), (3, 3), (2, 2)]
+    outcomes = Inference(8)(model, [PlainSample(frame(value, shape)) for value, shape in enumerate(shapes)])
+    assert sorted(model.batches) == [[0, 2, 4], [1, 3]]
+    assert [outcome.prediction and outcome.prediction.label for outcome in outcomes] == list("01234")
+
+
 @pytest.fixture(name="_clock")
 def _seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look at the clock takes a second."""

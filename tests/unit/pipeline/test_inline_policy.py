@@ -28,15 +28,6 @@ def test_a_measured_model_starts_on_the_loop_where_its_measurement_is_short(firs
     assert InlinePolicy(first_ms).max_samples == samples
 
 
-def test_a_model_that_measured_short_leaves_the_loop_after_one_long_call_and_comes_back() -> None:
-    policy = InlinePolicy(0.05)
-    policy.learn(1, LONG_MS + 1)
-    assert policy.max_samples == 0
-    for _ in range(SHORT_CALLS):
-        policy.learn(1, 0.05)
-    assert policy.max_samples >= 1
-
-
 @given(st.none() | st.floats(0, 100), st.lists(st.tuples(st.integers(0, 64), st.floats(0, 100)), max_size=200))
 def test_what_may_run_on_the_loop_is_bounded_whatever_was_measured(
     first_ms: float | None, calls: list[tuple[int, float]]

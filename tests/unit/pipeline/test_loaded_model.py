@@ -17,7 +17,7 @@ from halimede.pipeline.executor import LoopWatchdog, ModelThread
 from halimede.pipeline.inference import InferenceOutcome
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
 from tests.unit.frames.clouds import frame
-from tests.unit.pipeline.answering import SHORT_CALLS, Ours, answering, new_sample, short
+from tests.unit.pipeline.answering import Ours, answering, new_sample, short
 
 #: stated here again, so that a change in the product is noticed
 BLOCK_BYTES, STUCK_CODE = 4 * 1024 * 1024, 2
@@ -61,21 +61,6 @@ async def test_a_short_call_of_our_own_model_runs_on_the_loop_while_a_thread_wat
     for task in filter(None, (watching, working)):
         task.cancel()
     assert (loaded.model.threads == [threading.get_ident()]) is here  # type: ignore[attr-defined]
-
-
-async def test_calls_are_learnt_as_they_are_made_in_either_place(thread: ModelThread) -> None:
-    model = Ours()
-    slot = ModelSlot(LoadedModel(model, thread))
-    watching = asyncio.create_task(slot.watch(60))
-    async with answering(slot) as pipeline:
-        for _ in range(20 * SHORT_CALLS):
-            await pipeline.answer([frame(1)])
-            if threading.get_ident() in model.threads:
-                break
-    assert slot.inline_model
-    watching.cancel()
-    await asyncio.sleep(0)
-    assert slot.inline_model is None
 
 
 async def test_a_call_that_hangs_with_the_loop_ends_the_worker_with_the_code_that_its_supervisor_knows(

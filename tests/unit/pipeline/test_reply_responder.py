@@ -1,7 +1,8 @@
-"""What the responder of requests remembers, and how much of a deadline it reserves for a reply."""
+"""What the responder of requests replies and remembers, and how much of a deadline it reserves for a reply."""
 
 from __future__ import annotations
 
+import sys
 import time
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,7 +12,7 @@ import pytest
 from halimede import topics
 from halimede.bus.acked_publisher import AckedPublisher
 from halimede.bus.memory import MemoryBroker, MemoryBus
-from halimede.messages import Count, Prediction, Reply
+from halimede.messages import Box, Count, PicturePoint, Prediction, Reply, TextLine
 from halimede.offload.channel import inference
 from halimede.offload.errors import OffloadReason
 from halimede.pipeline.inference import InferenceOutcome
@@ -22,6 +23,7 @@ from halimede.pipeline.responders import (
     ResultResponder,
     _without_prediction,
     result_outbox,
+    weight,
 )
 from halimede.pipeline.sample import Conclusion, Sample
 from halimede.pipeline.upload_policy.policy import UploadDecision
@@ -64,7 +66,7 @@ async def test_twice_the_usual_time_of_a_delivery_is_reserved_and_ten_millisecon
     monkeypatch.setattr("halimede.pipeline.responders.time", SimpleNamespace(monotonic=lambda: 100.0))
     assert replies.return_s == 0.01
     for seconds, reason in ((0.0, 0), (1.0, 0), (5.0, 0x80), (2.0, 0x10), (0.0, 0)):
-        replies._sent(sample(), REPLY, 100.0 - seconds, reason)
+        replies._record_reply(sample(), REPLY, 100.0 - seconds, reason)
         if reason < 0x80:
             usual_s += 0.2 * (seconds - usual_s)
         assert replies.return_s == pytest.approx(max(0.01, 2 * usual_s))
@@ -74,7 +76,7 @@ async def test_the_trace_says_whether_a_reply_found_its_requester() -> None:
     steps = []
     for reason in (0, 0x10, 0x80):
         answered = sample()
-        responder()._sent(answered, REPLY, time.monotonic(), reason)
+        responder()._record_reply(answered, REPLY, time.monotonic(), reason)
         steps += [step[3:] for step in answered.trace.steps]
     assert steps == [("", True), ("", False), ("", False)]
 
@@ -121,7 +123,7 @@ async def test_replies_and_results_have_their_times_in_milliseconds(sent: list[R
         replies.send(request, Conclusion(outcome))
     assert [(reply.queue_ms, reply.compute_ms) for reply in sent] == [(2500.0, 40.0), (250.0, 40.0), (0.0, 40.0)]
     before_ms = time.monotonic() * 1000
-    replies._sent(request, REPLY, time.monotonic(), 0)
+    replies._record_reply(request, REPLY, time.monotonic(), 0)
     assert before_ms <= replies.times.total.total <= time.monotonic() * 1000, "it began at 0"
     results, conclusion = result_responder(), Conclusion(outcome, reply=REPLY, requested_at=1.0, replied_at=3.5)
     published = results._result(request, conclusion, 10.0)
@@ -156,6 +158,35 @@ async def test_a_reply_is_remembered_unless_the_model_may_answer_next_time_or_it
     replies.send(request, Conclusion(FAILED))
     if outcome is FAILED:
         assert (sent[1].error, len(replies.remembered)) == ("quarantined", 1)
+
+
+async def test_the_message_of_a_failure_has_4096_characters(sent: list[Reply]) -> None:
+    responder().send(sample(), Conclusion(InferenceOutcome(error="x" * 10_000)))
+    assert (sent[0].error, len(sent[0].message)) == ("failed", 4096)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "size"),
+    [
+        (Prediction(probabilities=[0.5] * 3), 96),
+        (Prediction(boxes=[Box(0, 0, 1, 1, 0.5)] * 2), 512),
+        (Prediction(landmarks=[[PicturePoint(1, 2)] * 3, [PicturePoint(1, 2)]]), 512),
+        (Prediction(lines=[TextLine(text="four", score=0.5, corners=[])] * 2), 1056),
+        (Prediction(embeddings=b"vector"), 6),
+        (Prediction(value="text"), 20),
+        (
+            Prediction(
+                probabilities=[0.5] * 8, boxes=[Box(0, 0, 1, 1, 0.5)], landmarks=[[PicturePoint(1, 2)] * 2],
+                lines=[TextLine(text="", score=0.5, corners=[])], embeddings=bytes(256), value="text",
+            ),
+            1556,
+        ),
+        (Prediction(value=2**64), sys.maxsize),
+        (None, 0),
+    ],
+)  # fmt: skip
+def test_each_part_of_a_reply_counts_with_the_memory_that_it_takes(prediction: Prediction | None, size: int) -> None:
+    assert weight(prediction) == size
 
 
 async def test_a_reply_names_who_answered_and_why(sent: list[Reply]) -> None:

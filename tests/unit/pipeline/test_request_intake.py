@@ -26,6 +26,8 @@ from tests.unit.frames.clouds import NS, SERVICE
 pytestmark = pytest.mark.simulated
 
 TO = topics.REQUEST_TO.at(ns=NS, service=SERVICE, worker="c0")
+#: the trace of a request, without the span
+PARENT = f"00-{'ab' * 16}-"
 
 
 def request(value: int, size: int = 10, deadline_ms: float = 5000.0) -> Frame:
@@ -39,6 +41,7 @@ class Arrivals:
     def __init__(self, *, busy: bool | None = None, **limits: Any) -> None:
         self.samples: list[Sample] = []
         self.replies: list[tuple[str, bytes]] = []
+        self.parents: list[str] = []
         self.lateness: list[tuple[int, float]] = []
         self.late = False
         self.touched = 0
@@ -63,12 +66,20 @@ class Arrivals:
     def touch(self) -> None:
         self.touched += 1
 
-    def put(self, address: object, reply: Reply, *_: object, correlation: bytes, **__: object) -> None:
+    def put(self, address: object, reply: Reply, *_: object, correlation: bytes, properties: Any = None) -> None:
         self.replies.append((reply.error, correlation))
+        self.parents.append((properties or {}).get("traceparent", "")[: len(PARENT)])
 
-    def take(self, frame: Frame, correlation: bytes = b"c", requester: str = "e0") -> None:
+    def take(
+        self,
+        frame: Frame,
+        correlation: bytes = b"c",
+        requester: str = "e0",
+        properties: tuple[tuple[str, str], ...] = (),
+    ) -> None:
         to = topics.REPLY.at(ns=NS, service=SERVICE, worker=requester).text
-        self.intake.take(Delivery(TO, {}, frame, Packet(TO.text, b"", response_topic=to, correlation=correlation)))
+        packet = Packet(TO.text, b"", response_topic=to, correlation=correlation, properties=properties)
+        self.intake.take(Delivery(TO, {}, frame, packet))
 
 
 @pytest.mark.parametrize(
@@ -104,6 +115,7 @@ async def test_the_samples_of_the_model_and_the_time_left_for_it_decide_whether_
     arrivals.late = True
     for deadline_ms in (0.0, 599_000.0, 600_000.0, 3_600_000.0):  # a request has ten minutes at most
         arrivals.take(request(2, deadline_ms=deadline_ms))
+    assert {error for error, _ in arrivals.replies} == {"overloaded"}
     assert arrivals.lateness == [(4, 1.5), (4, 599.5), (4, 598.5), (4, 599.5), (4, 599.5)]
     assert [(sample.frame.id, sample.until) for sample in arrivals.samples] == [(request(1).id, 2.0)]
 
@@ -135,6 +147,14 @@ async def test_a_request_keeps_what_its_answer_needs() -> None:
     assert (kind, arrival) == (ARRIVE, ["e0", 10, "raw"])
     assert sample.began == began <= ended == sample.queued
     assert math.isinf(sample.stale_at)
+
+
+async def test_a_reply_has_the_trace_of_its_request_if_that_has_one() -> None:
+    arrivals = Arrivals()
+    for value, properties in enumerate(((), (("traceparent", f"{PARENT}{'cd' * 8}-01"),))):
+        arrivals.take(request(value), properties=properties)
+        arrivals.intake.expire(arrivals.samples[value], hopeless=True)
+    assert arrivals.parents == ["", PARENT]
 
 
 async def test_a_requester_needs_correlation_data_in_each_request() -> None:

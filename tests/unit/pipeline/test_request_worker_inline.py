@@ -11,6 +11,7 @@ import pytest
 from halimede import topics
 from halimede.bus import Delivery, Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.bus.port import PUBLISH_TIMEOUT
 from halimede.messages import Frame
 from halimede.offload.channel import inference
 from halimede.pipeline.executor import ModelThread
@@ -86,6 +87,9 @@ async def test_replies_that_the_broker_does_not_take_hold_the_model_back() -> No
         assert waiting <= LIMITS.replies + LIMITS.queue + 2
         assert len(asyncio.all_tasks()) - before <= 2
         assert server.pipeline.inside == LIMITS.queue
+        # each four are given up after a while: their requesters repeat the requests
+        await asyncio.sleep(PUBLISH_TIMEOUT * (LIMITS.queue // LIMITS.replies + 2))
+        assert server.pipeline.inside == server.intake.responder.outbox.pending == 0
 
 
 async def test_requests_of_one_turn_of_the_loop_are_answered_in_the_next_one() -> None:

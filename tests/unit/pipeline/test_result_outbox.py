@@ -77,19 +77,6 @@ async def test_a_result_waits_for_the_broker_and_is_told_as_taken_only_then() ->
         assert [r.id for r in heard.bodies] == [result(1).id]
 
 
-async def test_lost_acknowledgements_cost_repetitions_but_no_result() -> None:
-    broker = MemoryBroker(seed=5)
-    async with sending(broker, capacity=100, limit=8) as (outbox, _, heard, _):
-        broker.faults.loss = 0.3
-        taken: list[int] = []
-        for n in range(60):
-            outbox.put(ADDRESS, result(n), partial(note, taken, n))
-        assert await outbox.drain(60)
-        await asyncio.sleep(60)
-        assert sorted(taken) == list(range(60))
-        assert {int(r.id, 16) for r in heard.bodies} == set(range(60))
-
-
 async def test_a_full_outbox_holds_its_caller_back() -> None:
     async with sending(MemoryBroker(), capacity=2, limit=1) as (outbox, bus, _, _):
         bus.cut()

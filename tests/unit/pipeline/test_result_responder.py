@@ -11,6 +11,7 @@ from halimede.messages import Count, Prediction, Reply
 from halimede.pipeline.escalation import NextTier
 from halimede.pipeline.inference import InferenceOutcome
 from halimede.pipeline.sample import Conclusion
+from halimede.tracing import TraceBuffer, TraceContext
 from halimede.tracing.steps import RESULT
 from tests.unit.pipeline.answering import Counts
 from tests.unit.pipeline.test_reply_responder import BEYOND, FAILED, HARD, HELD_BACK, OWN, result_responder, sample
@@ -78,7 +79,7 @@ async def test_a_result_is_counted_when_the_broker_has_it(
         answered.on_trial = on_trial
         for number in range(sources):
             results.add_source(answered.frame.id, partial(acknowledged.append, number))
-        results._taken(answered, conclusion, results._result(answered, conclusion, 2.0), 1.0, reason)
+        results._record_result(answered, conclusion, results._result(answered, conclusion, 2.0), 1.0, reason)
         expected = {
             **counts,
             Count.ANSWERED: 1,
@@ -93,7 +94,19 @@ async def test_a_result_is_counted_when_the_broker_has_it(
 async def test_findings_for_a_joint_count_no_uploads_and_labels_in_traces_have_256_characters() -> None:
     results, answered = result_responder(tier=NextTier("joint", hard=False)), sample()
     conclusion = Conclusion(InferenceOutcome(Prediction(label="x" * 300)), sent=True)
-    results._taken(answered, conclusion, results._result(answered, conclusion, 2.0), 1.0, 0)
+    results._record_result(answered, conclusion, results._result(answered, conclusion, 2.0), 1.0, 0)
     assert results.ledger[Count.UPLOADED] == results.ledger[Count.UPLOADED_BYTES] == 0
     ((kind, *_, label),) = answered.trace.steps
     assert (kind, label) == (RESULT, "x" * 256)
+
+
+async def test_a_result_has_the_trace_of_its_frame_if_that_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    results, parents = result_responder(), list[str]()
+    monkeypatch.setattr(
+        results.outbox, "put", lambda *_, properties: parents.append((properties or {}).get("traceparent", "")[:36])
+    )
+    for parent in (None, TraceContext(0xAB, 0xCD, True)):
+        answered = sample()
+        answered.trace = TraceBuffer().begin(answered.frame.id, parent)
+        results.send(answered, Conclusion(OWN))
+    assert parents == ["", f"00-{0xAB:032x}-"]

@@ -408,16 +408,10 @@ def test_a_damaged_frame_has_no_regions() -> None:
 
 
 def test_the_size_of_the_next_upload_is_expected_as_the_recent_mean() -> None:
-    uploads, seen = UploadEncoder(UploadFormat(encoding="jpeg"), ModelThread()), shown()
-    assert uploads.size(seen) == seen.data.nbytes
+    uploads = UploadEncoder(UploadFormat(encoding="jpeg"), ModelThread())
     for size, mean in ((1000, 1000), (2000, 1100), (2000, 1190)):
         uploads._learn(size, whole=False)
-        assert uploads.size(seen) == mean
-    uploads._format = UploadFormat(encoding="jpeg", max_bytes=1189)
-    assert uploads.size(seen) == 1189
-    uploads.regions = RegionRule()
-    uploads._learn(9000, whole=True)
-    assert uploads.size(seen) == 1190
+        assert uploads.size(shown()) == mean
 
 
 async def test_samples_that_cannot_be_encoded_are_counted_and_not_all_logged() -> None:
@@ -438,6 +432,7 @@ async def test_samples_that_cannot_be_encoded_are_counted_and_not_all_logged() -
         (UploadFormat(encoding="raw"), None, 700, (1200, 230_400)),
         (UploadFormat(encoding="jpeg"), None, 700, (700, 700)),
         (UploadFormat(encoding="jpeg"), None, 0, (1200, 230_400)),
+        (UploadFormat(encoding="jpeg", max_bytes=1189), None, 1190, (1189, 1189)),
         (UploadFormat(), RegionRule(), 0, (1200, 230_400)),
         (UploadFormat(), RegionRule(), 5000, (1200, 5000)),
     ],

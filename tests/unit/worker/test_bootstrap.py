@@ -20,18 +20,6 @@ from tests.waiting import patience
 pytestmark = pytest.mark.simulated
 
 
-async def test_a_worker_reports_starting_running_and_completed(w: World) -> None:
-    async with w.worker("edge", "e0"):
-        await w.answer(await w.send(EASY))
-    said = [info.status for info in w.infos["e0"]]
-    assert said[0] == "starting"
-    assert said[-1] == "completed"
-    assert set(said[1:-1]) == {"running"}
-    last = w.infos["e0"][-1]
-    assert (last.namespace, last.owner_name, last.kind) == ("default", "helmet", "inference")
-    assert last.task_info.inference_number == 1
-
-
 async def test_an_edge_worker_runs_once_frames_reach_it_however_long_that_takes(w: World) -> None:
     w.cut = "intake"
     starting = asyncio.create_task(enter(w))
@@ -90,6 +78,7 @@ class CannotLoad:
         ("edge", Small, {"hem_parameters": {"threshold_margin": "much"}}, "HardExampleMiningInvalid"),
         ("edge", Small, {"source": FrameSourceSpec(url="gopher://camera/1")}, "SourceInvalid"),
         ("edge", Small, {"source": FrameSourceSpec(path="/nowhere/pictures")}, "SourceInvalid"),
+        ("edge", Small, {"calibration": Path("/nowhere/calibration.json")}, "CalibrationInvalid"),
         ("edge", None, {"estimator": "no_such_module:Small"}, "EstimatorInvalid"),
         ("cloud", None, {"estimator": "json:JSONDecoder"}, "EstimatorInvalid"),
     ],

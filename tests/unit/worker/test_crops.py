@@ -162,19 +162,6 @@ async def test_a_deadline_in_the_middle_of_a_frame_leaves_the_small_models_answe
         assert len(requests) == 2
 
 
-async def test_a_budget_counts_crops(w: World) -> None:
-    async with w.worker("cloud", "c0"), w.worker("edge", "e0", target_upload_ratio=0.2, detector=detector(w.folder)):
-        for number in range(30):
-            await w.answer(await show(w, [HARD if (number + at) % 2 else EASY for at in range(10)]))
-        await eventually(lambda: w.info("e0").inference_number == 300)
-        info = w.info("e0")
-        assert info.upload_cloud_ratio == pytest.approx(0.2, abs=0.05)
-        assert info.withheld + info.cloud_inference_number == info.hard_example_number
-        assert info.degraded == 0
-        held_back = [result for result in w.results.values() if result.by == "edge"]
-        assert {(result.degraded, result.reason) for result in held_back} <= {(False, "budget"), (False, "")}
-
-
 async def test_a_detector_that_fails_on_a_frame_is_a_model_failure(w: World) -> None:
     async with w.worker("edge", "e0", detector=detector(w.folder)):
         frame = new_frame(np.full((4, 4, 3), 700.0, np.float32))  # values that are no probabilities
@@ -413,12 +400,6 @@ def test_the_result_of_a_frame_is_that_of_all_crops() -> None:
     assert (whole.by, whole.worker, whole.model, whole.tier) == ("cloud", "c0", "v9", "cloud")
     assert (whole.degraded, whole.reason, whole.audit, whole.mixed) == (True, "deadline", True, True)
     assert (whole.hardness, whole.offload_ms) == (0.7, 40.0)
-
-
-async def test_of_ten_thousand_boxes_the_best_are_cropped(tmp_path: Path) -> None:
-    boxes = [box(x % 90, 0, x % 90 + 5, 5, score=0.3 + x / 20_000) for x in range(10_000)]
-    answer = await cropped(tmp_path, *boxes, maxBoxes=5)
-    assert [round(part.x1) for part in answer] == [x % 90 for x in range(9995, 10_000)]
 
 
 async def test_a_detector_whose_boxes_are_the_whole_frame_takes_bounded_memory(

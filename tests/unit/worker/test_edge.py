@@ -1,52 +1,23 @@
-"""Each accepted frame gets exactly one result: the small model's, the cloud's, or the edge's with the reason why."""
+"""An edge worker that is full or stopped, or that has a budget or a deadline which the cloud does not meet."""
 
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+import random
+from typing import Any
 
 import numpy as np
 import pytest
 
-from halimede import topics
-from halimede.frames import new_frame, pack
-from halimede.messages import Count
-from halimede.pipeline.executor import ModelThread
-from halimede.pipeline.model_slot import LoadedModel, ModelSlot
-from halimede.pipeline.responders import Origin, ResultResponder, result_outbox
-from halimede.pipeline.workers import EdgeWorker
-from halimede.stats.ledger import Ledger
+from halimede.frames import new_frame
+from halimede.messages import Result
 from halimede.worker.joint_inference import INTAKE_RECEIVE_MAXIMUM
 from tests.simulated import eventually
-from tests.unit.frames.clouds import Brightness
-from tests.unit.worker.world import EASY, HARD, NS, World, world
+from tests.unit.frames.clouds import ScriptedCloud
+from tests.unit.offload.test_client import slow
+from tests.unit.worker.world import EASY, HARD, NS, World
 
 pytestmark = pytest.mark.simulated
-
-
-async def test_hundreds_of_frames_get_one_result_each(pair: World) -> None:
-    sent = []
-    for i in range(300):
-        sent.append(await pair.send(HARD if i % 5 == 0 else EASY))
-        if i % 5 == 0:
-            await asyncio.sleep(0.02)  # at camera pace: nothing is shed
-    await eventually(lambda: len(pair.results) == 300)
-    assert set(pair.results) == set(sent)
-    assert set(pair.copies.values()) == {1}
-    assert sum(r.by == "cloud" for r in pair.results.values()) == 60
-
-
-async def test_a_camera_that_wants_its_answer_earlier_gets_it(w: World) -> None:
-    async with w.worker("edge", "e0", deadline_s=60.0):
-        w.buses[f"worker.{NS}.e0"].cut()
-        frame = new_frame(np.full((2, 2), HARD, np.uint8))
-        frame.deadline_ms = 500
-        await w.show(frame)
-        await asyncio.sleep(2)
-        w.buses[f"worker.{NS}.e0"].heal()
-        result = await w.answer(frame.id.hex())
-        assert (result.degraded, result.reason) == (True, "no-cloud")
-        assert 490 <= result.offload_ms <= 600
 
 
 async def test_a_stopped_edge_answers_what_it_has_even_while_the_cloud_is_silent(w: World) -> None:
@@ -62,42 +33,6 @@ async def test_a_stopped_edge_answers_what_it_has_even_while_the_cloud_is_silent
     assert (w.info("e0").inference_number, w.info("e0").lost) == (4, 0)
 
 
-async def test_easy_samples_get_through_while_hard_ones_wait_for_a_silent_cloud(w: World) -> None:
-    async with w.worker("edge", "e0", deadline_s=600.0, grace_s=3.0):
-        await w.silent_cloud()
-        for _ in range(200):
-            await w.send(HARD)
-        easy = await w.answer(await w.send(EASY))
-        assert not easy.hard
-        assert {r.reason for r in w.results.values() if r.degraded} == {"window-full"}
-        assert len(w.results) == 200 - 32 - 48 + 1
-
-
-async def test_a_frame_offered_after_the_end_is_neither_accepted_nor_acknowledged(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, ModelThread() as thread:
-        with Ledger(tmp_path, "u-1") as ledger:
-            origin, address = Origin("helmet", "e0", "node-e0"), topics.RESULT.at(ns=NS, service="helmet")
-            results = ResultResponder(origin, result_outbox(w.camera), address, ledger)
-            loop = EdgeWorker(ModelSlot(LoadedModel(Brightness(), thread)), results, ledger, thread)
-            assert await loop.drain(1.0)
-            offered = asyncio.create_task(loop.intake.offer(pack(new_frame(np.zeros((2, 2), np.uint8))), "cam0"))
-            await asyncio.sleep(60)
-            assert not offered.done()
-            offered.cancel()
-            assert ledger[Count.ACCEPTED] == 0
-
-
-async def test_what_cannot_be_delivered_before_the_end_is_answered_by_the_next_worker(w: World) -> None:
-    async with w.worker("edge", "e0", grace_s=2.0):
-        w.buses[f"worker.{NS}.e0"].cut()
-        sent = [await w.send(EASY) for _ in range(3)]
-        await asyncio.sleep(1)
-    async with w.worker("edge", "e0"):
-        await eventually(lambda: sorted(w.results) == sorted(sent))
-        await eventually(lambda: w.info("e0").inference_number == 3)
-        assert w.info("e0").lost == 0
-
-
 async def test_a_full_worker_holds_its_cameras_back_and_memory_stays_bounded(w: World) -> None:
     async with w.worker("edge", "e0", grace_s=1.0):
         w.buses[f"worker.{NS}.e0"].cut()
@@ -109,3 +44,62 @@ async def test_a_full_worker_holds_its_cameras_back_and_memory_stays_bounded(w: 
         w.buses[f"worker.{NS}.e0"].heal()
         await eventually(lambda: len(w.results) == 1000, 60)
         assert set(w.results) == set(sent)
+
+
+class Shades:
+    """Answers with the parity of a shade; the brighter, the less sure."""
+
+    def predict(self, data: Any) -> dict[str, Any]:
+        value = int(np.asarray(data).flat[0])
+        sure = 1 - value / 520
+        return {"label": f"is {value % 2}", "probabilities": [sure, 1 - sure]}
+
+
+async def shades(w: World, count: int, seed: int) -> list[Result]:
+    """Send so many frames at a camera's pace; return the answers in order."""
+    ids, chance = list[str](), random.Random(seed)
+    for _ in range(count):
+        ids.append(await w.send(chance.randrange(200)))
+        await asyncio.sleep(0.02)
+    return [await w.answer(id_) for id_ in ids]
+
+
+async def test_the_budget_is_held_and_results_say_with_which_cut(w: World) -> None:
+    options: dict[str, Any] = {"target_upload_ratio": 0.2, "hem_parameters": {"threshold_margin": "1.0"}}
+    async with w.worker("cloud", "c0"):
+        async with w.worker("edge", "e0", Shades, **options):
+            results = await shades(w, 600, 1)
+            assert sum(r.by == "cloud" for r in results) / 600 == pytest.approx(0.2, abs=0.02)
+            later = [
+                (r.hard, r.hardness - r.cut) for r in results[100:] if r.hardness is not None and r.cut is not None
+            ]
+            assert len(later) > 400
+            assert all(hard == (over > 0) for hard, over in later if over)
+            assert not any(r.degraded for r in results)
+            assert set(w.copies.values()) == {1}
+            await eventually(lambda: w.info("e0").inference_number == 600)
+            assert w.info("e0").upload_cloud_ratio == pytest.approx(0.2, abs=0.02)
+            assert w.info("e0").uploaded_bytes == 16 * w.info("e0").cloud_inference_number
+        async with w.worker("edge", "e0", Shades, **options):  # begins with what the first one has spent
+            await shades(w, 100, 2)
+            await eventually(lambda: w.info("e0").inference_number == 700)
+            assert w.info("e0").upload_cloud_ratio == pytest.approx(0.2, abs=0.02)
+
+
+async def test_what_would_be_back_too_late_is_not_sent(w: World) -> None:
+    cloud = ScriptedCloud(w.camera, "c0", slow(0.5))
+    await cloud.start()
+    async with w.worker("edge", "e0"):
+        for _ in range(6):
+            assert (await w.answer(await w.send(HARD))).by == "cloud"
+        hurried = []
+        for _ in range(4):
+            frame = new_frame(np.full((4, 4), HARD, np.uint8))
+            frame.deadline_ms = 100
+            hurried.append(await w.answer(await w.show(frame)))
+        assert [r.reason for r in hurried] == ["deadline", "too-slow", "too-slow", "too-slow"]  # first a probe
+        assert all(r.hard and r.degraded and r.by == "edge" for r in hurried)
+        assert len(cloud.seen) == 7
+        await eventually(lambda: w.info("e0").withheld == 3)
+        await cloud.advertise(8)  # it was taken for silent
+        assert (await w.answer(await w.send(HARD))).by == "cloud"

@@ -12,10 +12,7 @@ import pytest
 
 from halimede import topics
 from halimede.api.model import ModelSpec
-from halimede.bus.rpc import RpcClient
-from halimede.cli.commands.trace import ask
 from halimede.frames import encodings, new_frame
-from halimede.messages import TraceRequest
 from tests.graphs import FLOAT, Node, write_graph
 from tests.simulated import eventually
 from tests.unit.worker.world import World, world
@@ -82,8 +79,6 @@ async def test_a_trace_has_the_scale_at_which_a_picture_was_decoded(tmp_path: Pa
     async with world(tmp_path) as w, w.worker("cloud", "c", **model), w.worker("edge", "e", **model):
         id_ = await send_jpeg(w, 1)
         await w.answer(id_)
-        rpc = RpcClient(w.camera, topics.TRACE_REPLY.at(client=w.camera.client_id))
-        await rpc.start()
-        replies = await ask(rpc, TraceRequest(id=id_))
+        replies = await w.trace(id_)
     scales = {reply.role: [s.attributes for s in reply.spans if s.name == "decode"] for reply in replies}
     assert scales == {"edge": [{"scale": 8}], "cloud": [{"scale": 8}]}

@@ -39,9 +39,10 @@ async def test_what_was_refused_is_tried_again_when_anything_about_it_has_change
     edge: ToldWorker, tmp_path: Path
 ) -> None:
     await edge.use("b", 50)
-    await edge.use("bad")
+    bad = await edge.use("bad")
     model = edge.in_use
     assert (model.version, model.canary_version, model.reason) == ("v-a", "", "ModelInvalid")
+    assert (model.refused, "this is no model" in model.message) == (bad.digest, True)
     again = edge.desired("bad", 99)
     (tmp_path / "bad.model").write_text("good")
     await edge.follow(again)

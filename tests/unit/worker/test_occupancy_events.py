@@ -377,16 +377,6 @@ async def test_the_retained_event_of_a_quiet_camera_stays_known_however_many_eve
         assert texts(events)[-1] == "2 changed picture 2"
 
 
-async def test_two_hundred_events_a_second_are_all_published_in_order(w: World, events: Events) -> None:
-    async with publisher(w, rules=AT_ONCE) as p:
-        for _ in range(200):
-            await answer(w, "a", "b", "c", frames=1)
-            await answer(w, frames=1)
-        await eventually(lambda: len(events) == 1200)
-        assert [event.sequence for event in events] == list(range(1, 1201))
-        assert p.metric("dropped_events_total") == 0
-
-
 @pytest.mark.parametrize(
     "fields",
     [{"camera": "another"}, {"camera": ""}, {"camera": "Cam 0/#"}, {"size": None}],

@@ -7,21 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from halimede import topics
-from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.errors import DecodeError
 from halimede.frames import encode_image, pack
 from halimede.frames.payloads import new_id
 from halimede.messages import Frame
 from halimede.pipeline.executor import ModelThread
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
-from halimede.pipeline.responders import Origin, ResultResponder, result_outbox
-from halimede.pipeline.workers import EdgeWorker
-from halimede.stats.ledger import Ledger
 from halimede.worker.sources.poison_journal import GUILTY_DEATHS, PoisonJournal
-from tests.simulated import eventually
 from tests.unit.frames.clouds import Brightness
-from tests.unit.worker.world import NS, SERVICE
+from tests.unit.pipeline.answering import edge_worker
 from tests.waiting import patience
 
 
@@ -57,25 +51,22 @@ async def test_what_was_in_hand_when_a_worker_stopped_in_order_is_no_suspect(tmp
     assert not life(tmp_path).is_guilty(b"frame")
 
 
-async def test_a_copy_of_a_frame_that_is_refused_is_refused_as_well_and_not_forgotten(tmp_path: Path) -> None:
+async def test_a_copy_of_a_frame_that_is_refused_is_refused_as_well_and_not_forgotten() -> None:
     answered: list[str] = []
-    async with MemoryBus("b", MemoryBroker()) as bus, ModelThread() as thread:
-        with Ledger(tmp_path, "u-1") as ledger:
-            origin, address = Origin(SERVICE, "e0", "node-e0"), topics.RESULT.at(ns=NS, service=SERVICE)
-            responder = ResultResponder(origin, result_outbox(bus), address, ledger)
-            worker = EdgeWorker(ModelSlot(LoadedModel(Brightness(), thread)), responder, ledger, thread)
-            noise = np.random.default_rng(1).integers(0, 255, (64, 64, 3), np.uint8)
-            picture = bytearray(encode_image(noise, "png"))
-            picture[3000:3100] = bytes(100)  # it looks right: only the decoder finds out, in its thread
-            broken = pack(Frame(id=new_id(), encoding="png", data=memoryview(picture)))
+    async with ModelThread() as thread:
+        worker = edge_worker(ModelSlot(LoadedModel(Brightness(), thread)))
+        noise = np.random.default_rng(1).integers(0, 255, (64, 64, 3), np.uint8)
+        picture = bytearray(encode_image(noise, "png"))
+        picture[3000:3100] = bytes(100)  # it looks right: only the decoder finds out, in its thread
+        broken = pack(Frame(id=new_id(), encoding="png", data=memoryview(picture)))
 
-            async def offer(camera: str) -> None:
-                await worker.intake.offer(broken, camera, answered=lambda: answered.append(camera))
+        async def offer(camera: str) -> None:
+            await worker.intake.offer(broken, camera, answered=lambda: answered.append(camera))
 
-            offers = [asyncio.create_task(offer(camera)) for camera in ("cam0", "cam1")]
-            await eventually(lambda: all(each.done() for each in offers))
-            assert [type(each.exception()) for each in offers] == [DecodeError, DecodeError]
-            assert not answered
+        offers = [offer(camera) for camera in ("cam0", "cam1")]
+        errors = await asyncio.gather(*offers, return_exceptions=True)
+        assert [type(error) for error in errors] == [DecodeError, DecodeError]
+        assert not answered
 
 
 async def test_what_a_worker_dies_of_again_is_guilty_and_what_was_beside_it_is_not(tmp_path: Path) -> None:

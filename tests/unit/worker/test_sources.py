@@ -141,17 +141,6 @@ async def test_a_picture_keeps_its_id_over_a_restart_and_gets_a_new_one_in_each_
     assert len(set(looped.ids)) == len(looped.ids)
 
 
-async def test_a_folder_waits_while_there_is_no_room(tmp_path: Path) -> None:
-    for i in range(5):
-        put(tmp_path, f"{i}.png", b"x")
-    async with reading(context(tmp_path), room=2) as keeper:
-        await asyncio.sleep(30)
-        assert len(keeper.payloads) == 2
-        for _ in range(3):
-            keeper.room.release()
-        await eventually(lambda: len(keeper.payloads) == 5)
-
-
 async def test_of_a_durable_folder_what_was_under_way_comes_again_in_the_next_life(tmp_path: Path) -> None:
     pictures, state = tmp_path / "pictures", tmp_path / "state"
     pictures.mkdir()
@@ -259,18 +248,6 @@ def test_a_memory_that_a_crash_cut_off_is_read_up_to_there(tmp_path: Path) -> No
     assert memory.read() == {b"a" * 16}
     memory.add(b"b" * 16)
     assert memory.read() == {b"a" * 16, b"b" * 16}
-
-
-async def test_qos_0_frames_that_find_no_room_are_counted_as_skipped(lone_edge: World) -> None:
-    lone_edge.buses["worker.default.e0"].cut()
-    payload = encode_image(np.full((4, 4), EASY, np.uint8), "png")
-    for _ in range(600):
-        await lone_edge.camera.publish(topics.CAMERA_FRAME.at(ns="default", camera="cam0"), payload, qos=0)
-        await asyncio.sleep(0.01)
-    lone_edge.buses["worker.default.e0"].heal()
-    await eventually(
-        lambda: lone_edge.info("e0").skipped > 0 and len(lone_edge.results) + lone_edge.info("e0").skipped == 600, 60
-    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")

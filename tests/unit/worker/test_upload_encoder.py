@@ -8,11 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from halimede import topics
-from halimede.bus.rpc import RpcClient
-from halimede.cli.commands.trace import ask as ask_trace
 from halimede.frames import new_frame
-from halimede.messages import Box, Result, TraceRequest
+from halimede.messages import Box, Result
 from tests.simulated import eventually
 from tests.unit.worker.test_tiers import gate
 from tests.unit.worker.world import World, world
@@ -152,9 +149,7 @@ async def test_regions_of_a_hard_frame_go_up_and_both_answers_are_one(w: World) 
 async def test_a_trace_has_the_number_of_regions_and_their_bytes(w: World) -> None:
     async with w.worker("cloud", "c0", Grey), w.worker("edge", "e0", Spots, **REGIONS):
         result = await ask(w, noise(SIDE, SIDE), encoding="png")
-        rpc = RpcClient(w.camera, topics.TRACE_REPLY.at(client=w.camera.client_id))
-        await rpc.start()
-        replies = await ask_trace(rpc, TraceRequest(id=result.id))
+        replies = await w.trace(result.id)
         (step,) = (span for reply in replies for span in reply.spans if span.name == "offload.regions")
         await eventually(lambda: w.info("e0").inference_number == 1)
         assert step.attributes == {"count": 1, "bytes": w.info("e0").uploaded_bytes}

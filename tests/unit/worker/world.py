@@ -17,8 +17,10 @@ from halimede.api.jointinference import FrameSourceSpec
 from halimede.api.model import ModelSpec
 from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
+from halimede.bus.rpc import RpcClient
+from halimede.cli.commands.trace import ask
 from halimede.frames import new_frame, pack
-from halimede.messages import DeadLetter, Frame, Result, WorkerInfo
+from halimede.messages import DeadLetter, Frame, Result, TraceReply, TraceRequest, WorkerInfo
 from halimede.models.desired_state import Desired, DesiredModel, write
 from halimede.topic import Filter
 from halimede.worker.bootstrap import serve
@@ -154,6 +156,12 @@ class World:
     async def silent_cloud(self) -> list[Any]:
         """Take what the cloud is asked, and never answer; return a list of it."""
         return await self.hears(topics.REQUEST.filter(group="x", ns=NS, service=SERVICE))
+
+    async def trace(self, id_: str) -> list[TraceReply]:
+        """Return what the workers have recorded of a frame."""
+        rpc = RpcClient(self.camera, topics.TRACE_REPLY.at(client=self.camera.client_id))
+        await rpc.start()
+        return await ask(rpc, TraceRequest(id=id_))
 
     async def answer(self, id_: str) -> Result:
         await eventually(lambda: id_ in self.results)

@@ -17,7 +17,6 @@ from halimede.messages import Prediction
 from halimede.mining import judge
 from halimede.mining.two_thresholds import TwoThresholds
 from halimede.pipeline.upload_policy.adaptive_thresholds import (
-    LIMITS,
     AdaptiveThresholds,
     ThresholdDraw,
     ThresholdState,
@@ -177,11 +176,6 @@ async def test_a_restarted_worker_continues_unless_its_rule_or_costs_are_others(
 def test_a_damaged_file_is_no_reason_to_stop(tmp_path: Path, contents: bytes) -> None:
     (tmp_path / NAME).write_bytes(contents)
     assert read_thresholds(settings_of(tmp_path)) is None
-
-
-def test_limits_are_in_order_and_finer_at_both_ends() -> None:
-    assert sorted(LIMITS) == LIMITS
-    assert LIMITS[1] - LIMITS[0] < 0.01 < LIMITS[12] - LIMITS[11]
 
 
 def test_each_pair_of_thresholds_has_the_weight_of_its_costs() -> None:

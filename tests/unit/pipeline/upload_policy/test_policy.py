@@ -16,7 +16,7 @@ from halimede.api.deferral import Costs
 from halimede.errors import InvalidFieldError
 from halimede.messages import Prediction
 from halimede.mining import Miner, Verdict
-from halimede.mining.calibration_file import CalibrationFile, MixtureRule, Reference
+from halimede.mining.calibration_file import CalibrationFile, MixtureRule, Reference, write_artefact
 from halimede.mining.cloud_only import CloudOnly
 from halimede.mining.edge_only import EdgeOnly
 from halimede.mining.margin import Margin
@@ -27,7 +27,6 @@ from halimede.pipeline.upload_policy.budget import Budget
 from halimede.pipeline.upload_policy.drift import Drift
 from halimede.pipeline.upload_policy.latency_estimator import LatencyEstimator
 from halimede.pipeline.upload_policy.policy import UploadDecision, UploadPolicy, create
-from tests.unit.pipeline.upload_policy.test_edge_worker import calibration
 from tests.unit.worker.world import World
 
 SAID = Prediction(label="7")
@@ -45,6 +44,12 @@ def debt(policy: UploadPolicy) -> float:
 def created(folder: Path, miner: Miner | None = None, **settings: Any) -> UploadPolicy:
     """Return the policy of a worker with these settings; the Margin rule is the usual one."""
     return create(World(folder).settings("edge", "e0", **settings), miner or Margin(), random.random)
+
+
+def calibration(folder: Path, **changes: Any) -> Path:
+    path = folder / "calibration.json"
+    path.write_bytes(write_artefact(CalibrationFile(service="helmet", **changes)))
+    return path
 
 
 def graded(hardness: float) -> Verdict:
