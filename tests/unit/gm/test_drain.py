@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from halimede.messages import Condition, Presence, Status
+from halimede.messages import Condition, Status
 from halimede.names import Key
 from services.gm.controllers import CONTROLLERS, plan
 from services.gm.controllers.base import Forget
 from services.gm.nodes import Change, Nodes
 from services.gm.reference_index import ReferenceIndex
 from tests.integration.gm_world import service
+from tests.unit.gm.test_dataset import labelled
 from tests.unit.gm.test_nodes import presence
 from tests.unit.gm.test_plan import CLOUD, EDGE, NODES, report, seen, stored, written
 
@@ -27,26 +28,9 @@ def nodes() -> Nodes:
     return Nodes()
 
 
-def known(*names: str, labels: dict[str, str] | None = None) -> Nodes:
-    nodes = Nodes()
-    for name in names:
-        nodes.process_presence(Presence(node=name, epoch=1, online=True, labels=labels or {}))
-    return nodes
-
-
 def verdict(resource: Any, observed: Any) -> tuple[str, str, str]:
     status = written(plan(resource, observed))
     return status.phase, status.conditions[-1].reason, status.conditions[-1].message
-
-
-def test_no_selector_finds_a_drained_node_until_it_is_given_back() -> None:
-    nodes = known("edge0", "edge1", labels=SITE)
-    assert nodes.set_drained("edge0", drained=True) == Change(labels=True)
-    assert set(nodes.match(SITE)) == {"edge1"}
-    assert nodes["edge0"].drained
-    assert nodes.set_drained("edge0", drained=True) == Change()
-    assert nodes.set_drained("edge0", drained=False) == Change(labels=True)
-    assert set(nodes.match(SITE)) == {"edge0", "edge1"}
 
 
 def test_the_mark_outlives_the_presence_and_ends_with_the_node(nodes: Nodes) -> None:
@@ -66,13 +50,14 @@ def test_of_a_drained_node_no_labels_need_to_be_known(nodes: Nodes) -> None:
     assert nodes.has_labels("edge0")
 
 
-def test_the_index_places_nothing_on_a_drained_node_by_name_or_selector() -> None:
-    nodes = known("edge0", "edge1", labels=SITE)
+def test_the_index_places_nothing_on_a_drained_node_by_name_or_selector(nodes: Nodes) -> None:
+    labelled(nodes, "edge0", "edge1", **SITE)
     index = ReferenceIndex(nodes)
     named, chosen = stored(service("named", edge="edge0", cloud="edge1")), stored(service("chosen", edge=SITE))
     for each in (named, chosen):
         index.put(each.key, CONTROLLERS[each.kind.plural].entry(each))
-    nodes.set_drained("edge0", drained=True)
+    assert nodes.set_drained("edge0", drained=True) == Change(labels=True)
+    assert nodes.set_drained("edge0", drained=True) == Change()
     small = Key("models", "default", "small")
     assert {named.key, chosen.key, small} <= index.node_changed("edge0")
     assert dict(index.roles_by_node(named.key)) == {"edge1": CLOUD}
@@ -83,7 +68,7 @@ def test_the_index_places_nothing_on_a_drained_node_by_name_or_selector() -> Non
     later = stored(service("later", edge=SITE, cloud="edge0"))
     index.put(later.key, CONTROLLERS[later.kind.plural].entry(later))
     assert dict(index.roles_by_node(later.key)) == {"edge1": EDGE}
-    nodes.set_drained("edge0", drained=False)
+    assert nodes.set_drained("edge0", drained=False) == Change(labels=True)
     index.node_changed("edge0")
     assert {"edge0", "edge1"} == set(index.roles_by_node(later.key))
     assert index.stranded_roles("edge0") == []

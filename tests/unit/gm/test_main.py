@@ -25,15 +25,6 @@ def refusal(capsys: pytest.CaptureFixture[str], store: Path, *options: str) -> s
     return error
 
 
-def test_help_names_the_options_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["--help"])
-    assert ended.value.code == 0
-    text = capsys.readouterr().out
-    for word in ("--store DIR", "--broker URL", "HALIMEDE_BROKER", "exit code"):
-        assert word in text
-
-
 def test_a_wrong_address_is_one_line_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "--broker: 'http://x' is not accepted" in refusal(capsys, tmp_path, "--broker", "http://x")
 

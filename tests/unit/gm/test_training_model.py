@@ -15,15 +15,14 @@ from services.gm.candidate_version import MAX_SPEC_VERSIONS
 from services.gm.cluster.port import NodeReport, StoredResource
 from services.gm.controllers import CONTROLLERS, Observed, plan
 from services.gm.controllers.base import Edit, Forget, Keep, Pull, Send, WriteStatus
+from tests.integration import gm_world
 from tests.unit.api.samples import SAMPLES
 from tests.unit.api.test_resources import put
 from tests.unit.gm.test_plan import deliveries, reported, seen_where, stored, verdict, written
 
 
 def resource(kind: str, name: str, form: str = "onnx", **spec: Any) -> Resource[Any]:
-    metadata = {"name": name, "namespace": "default"}
-    whole = {"url": f"/{name}", "format": form, **spec}
-    return stored({"apiVersion": "sedna.io/v1alpha1", "kind": kind, "metadata": metadata, "spec": whole})
+    return stored(gm_world.resource(kind, name, url=f"/{name}", format=form, **spec))
 
 
 MODEL, WEIGHTS = resource("Model", "digits-small"), resource("Model", "digits-weights", "tensors")

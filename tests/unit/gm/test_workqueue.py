@@ -80,14 +80,6 @@ async def test_a_failing_key_comes_again_ever_later_and_holds_nobody_up() -> Non
     assert worker.done[3:] == [(3.5, "b"), (7, "a")]
 
 
-async def test_a_slow_key_does_not_stop_the_others() -> None:
-    worker = Worker(duration=5)
-    for key in "abc":
-        worker.queue.add(key)
-    await worker.run(1)
-    assert [key for _, key in worker.done] == ["a", "b", "c"]
-
-
 async def test_what_somebody_waits_for_comes_before_what_is_due_already() -> None:
     worker = Worker(duration=1)
     for number in range(20):

@@ -80,13 +80,6 @@ def test_a_home_that_cannot_be_used_is_told_in_one_line(
     assert "set --home" in said
 
 
-def test_the_help_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["--help"])
-    assert ended.value.code == 0
-    assert "--label node-role.kubernetes.io/edge=" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(("value", "pods"), [("", False), ("0", False), ("1", True), ("true", True)])
 def test_pods_may_come_by_environment(value: str, pods: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HALIMEDE_PODS", value)

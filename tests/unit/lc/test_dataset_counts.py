@@ -247,16 +247,6 @@ async def test_a_count_that_is_probably_not_meant_says_so(
     assert message in status.message
 
 
-async def test_a_node_reports_what_is_in_its_dataset(node: World, tmp_path: Path) -> None:
-    path = tmp_path / "data.csv"
-    path.write_text("x,label\n1,cat\n2,cat\n3,dog\n")
-    await node.gm.insert(dataset(path, "csv"))
-    status = await node.gm.reaches(IMAGES, "Ready")
-    assert status.dataset.number_of_samples == 3
-    assert [(each.name, each.count) for each in status.dataset.classes] == [("cat", 2), ("dog", 1)]
-    assert status.message == "3 samples, 2 classes"
-
-
 async def test_an_edge_worker_does_not_wait_for_data_elsewhere(node: World) -> None:
     body = service()
     body["spec"]["dataset"] = {"name": "images"}

@@ -17,9 +17,19 @@ from tests.simulated import eventually
 pytestmark = pytest.mark.simulated
 
 
-async def test_birth_and_will_carry_one_epoch_and_the_next_connection_a_higher_one(node: World) -> None:
+async def answered(node: World) -> int:
+    """Let GM answer the syncs of a node; return how many there were."""
+    await eventually(lambda: node.gm.syncs)
+    await asyncio.sleep(5)
+    await node.gm.synced()
+    await asyncio.sleep(1)
+    return len(node.gm.syncs)
+
+
+async def test_birth_sync_and_will_carry_one_epoch_and_the_next_connection_a_higher_one(node: World) -> None:
     await eventually(lambda: node.gm.presences)
     first = node.gm.presences[-1]
+    assert (await eventually(lambda: node.gm.syncs))[-1].epoch == first.epoch
     assert (first.node, first.online, first.cpus > 0, first.memory_bytes > 0) == ("edge0", True, True, True)
     node.bus.cut()
     await eventually(lambda: not node.gm.presences[-1].online)
@@ -29,16 +39,8 @@ async def test_birth_and_will_carry_one_epoch_and_the_next_connection_a_higher_o
     assert node.gm.presences[-1].epoch > first.epoch
 
 
-async def test_a_sync_says_what_is_held_and_the_epoch_of_the_presence(node: World) -> None:
-    await eventually(lambda: node.gm.syncs)
-    assert (node.gm.syncs[-1].holds, node.gm.syncs[-1].epoch) == ([], node.gm.presences[-1].epoch)
-
-
 async def test_an_answered_node_syncs_every_five_minutes(node: World) -> None:
-    await eventually(lambda: node.gm.syncs)
-    await asyncio.sleep(5)
-    await node.gm.synced()
-    before = len(node.gm.syncs)
+    before = await answered(node)
     await asyncio.sleep(PERIOD_S - 20)
     assert len(node.gm.syncs) == before
     await asyncio.sleep(32)
@@ -64,10 +66,7 @@ async def test_a_new_gm_is_told_what_the_node_holds_and_how_it_stands(working_no
 
 
 async def test_a_gm_that_comes_back_is_told_too(node: World) -> None:
-    await eventually(lambda: node.gm.syncs)
-    await node.gm.synced()
-    await asyncio.sleep(2)
-    before = len(node.gm.syncs)
+    before = await answered(node)
     node.gm.bus.cut()  # type: ignore[attr-defined]
     await asyncio.sleep(2)
     node.gm.bus.heal()  # type: ignore[attr-defined]
@@ -75,10 +74,7 @@ async def test_a_gm_that_comes_back_is_told_too(node: World) -> None:
 
 
 async def test_each_connection_of_gm_gets_one_sync_and_its_repeated_birth_none(node: World) -> None:
-    await eventually(lambda: node.gm.syncs)
-    await asyncio.sleep(5)
-    await node.gm.synced()
-    before = len(node.gm.syncs)
+    before = await answered(node)
     for connection in (2, 3):
         for _ in range(2):
             await birth(node, connection=connection)
@@ -108,10 +104,7 @@ async def test_a_node_that_connects_again_syncs_once_and_at_once(node: World) ->
 
 async def test_a_new_gm_gets_a_sync_also_if_another_message_of_it_comes_before_its_birth(node: World) -> None:
     await birth(node, connection=1)
-    await asyncio.sleep(5)
-    await node.gm.synced()
-    await asyncio.sleep(1)
-    before = len(node.gm.syncs)
+    before = await answered(node)
     await node.gm.insert(model(), epoch=2)
     await birth(node, online=False)
     await birth(node, epoch=2, connection=1)
@@ -123,14 +116,6 @@ async def birth(node: World, epoch: int = 1, *, online: bool = True, **fields: i
     await node.gm.bus.publish(topics.GM_PRESENCE.at(), GmPresence(epoch=epoch, online=online, **fields))
 
 
-async def connect_again(node: World) -> None:
-    """Cut the connection, and wait for the sync of the next one."""
-    before = len(node.gm.syncs)
-    node.bus.cut()
-    node.bus.heal()
-    await eventually(lambda: len(node.gm.syncs) > before)
-
-
 async def test_an_older_gm_is_not_followed_even_by_a_controller_that_was_restarted(stopped_node: World) -> None:
     async with stopped_node.lc():
         await stopped_node.gm.insert(model(), epoch=5)
@@ -140,7 +125,7 @@ async def test_an_older_gm_is_not_followed_even_by_a_controller_that_was_restart
         await stopped_node.gm.delete(SMALL, "uid-small", epoch=4)
         await stopped_node.gm.insert(service("newer", uid="u2"), epoch=5)
         await eventually(lambda: len(stopped_node.gm.statuses) == 2)
-        await connect_again(stopped_node)
+        await stopped_node.connect_again()
         assert stopped_node.gm.held() == {("small", "uid-small", 1), ("newer", "u2", 1)}
 
 
@@ -151,7 +136,7 @@ async def test_an_epoch_that_no_clock_explains_is_not_followed(node: World) -> N
     await birth(node, epoch=2**48)
     await node.gm.insert(service(), epoch=5)
     await eventually(lambda: len(node.gm.statuses) == 2)
-    await connect_again(node)
+    await node.connect_again()
     assert (node.gm.held(), node.gm.syncs[-1].gm_epoch) == ({("small", "uid-small", 1), ("helmet", "u1", 1)}, 5)
 
 

@@ -51,12 +51,6 @@ async def test_a_model_is_described_by_what_its_file_declares(tmp_path: Path, sm
     assert brought.facts.since.endswith("Z")
 
 
-async def test_an_archive_is_unpacked_and_its_one_model_is_taken(tmp_path: Path, small: Path) -> None:
-    archive = packed(tmp_path / "m.tar.gz", {"folder/anything.onnx": small.read_bytes(), "folder/README": b"hi"})
-    brought = await ModelFiles()(want(archive), Cache(tmp_path / "cache"), lambda *_: None)
-    assert (brought.path.name, len(brought.facts.inputs)) == ("anything.onnx", 1)
-
-
 def record_threads(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[bool]:
     """Return a list that gets, for each call of a module's function, whether the event loop waited for it."""
     on_loop: list[bool] = []
@@ -70,12 +64,13 @@ def record_threads(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> l
     return on_loop
 
 
-async def test_the_model_of_an_archive_is_searched_in_a_thread(
+async def test_an_archive_is_unpacked_and_its_one_model_is_found_in_a_thread(
     tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_loop = record_threads(monkeypatch, preparer, "model_file")
-    archive = packed(tmp_path / "m.tar.gz", {"folder/model.onnx": small.read_bytes()})
-    await ModelFiles()(want(archive), Cache(tmp_path / "cache"), lambda *_: None)
+    archive = packed(tmp_path / "m.tar.gz", {"folder/anything.onnx": small.read_bytes(), "folder/README": b"hi"})
+    brought = await ModelFiles()(want(archive), Cache(tmp_path / "cache"), lambda *_: None)
+    assert (brought.path.name, len(brought.facts.inputs)) == ("anything.onnx", 1)
     assert set(on_loop) == {False}
 
 
@@ -205,10 +200,15 @@ async def test_a_checkpoint_of_the_users_code_stays_the_archive_that_it_was(tmp_
     assert await in_thread(brought.path.read_bytes) == archive.read_bytes()
 
 
-async def test_an_archive_without_the_file_of_its_format_is_refused_where_no_user_code_reads_it(tmp_path: Path) -> None:
-    archive = packed(tmp_path / "m.tar.gz", {"checkpoint": b"x"})
-    with pytest.raises(FetchError, match=r"no \.tflite file, only checkpoint: add model\.tflite") as caught:
-        await ModelFiles()(served(archive, "tflite"), Cache(tmp_path / "cache"), lambda *_: None)
+@pytest.mark.parametrize(
+    ("make", "form", "name"), [(want, "onnx", "m.tar"), (served, "tflite", "m.tar.gz")], ids=["onnx", "no user's code"]
+)
+async def test_an_archive_without_the_file_of_its_format_is_refused(
+    tmp_path: Path, make: Callable[[Path, str], RequiredFile], form: str, name: str
+) -> None:
+    archive = packed(tmp_path / name, {"README": b"hi"})
+    with pytest.raises(FetchError, match=rf"no \.{form} file, only README: add model\.{form}") as caught:
+        await ModelFiles()(make(archive, form), Cache(tmp_path / "cache"), lambda *_: None)
     assert caught.value.reason is FetchReason.NO_MODEL_FILE
 
 
@@ -219,9 +219,3 @@ async def test_where_pods_run_the_models_only_onnx_is_unpacked_and_nothing_is_mi
     archive = packed(tmp_path / "m.tar.gz", {"m.tflite": write_weigher(tmp_path / "m.tflite").read_bytes()})
     brought = await ModelFiles(formats={"onnx"})(want(archive, "tflite"), Cache(tmp_path / "cache"), lambda *_: None)
     assert (await in_thread(brought.path.read_bytes), brought.lack) == (archive.read_bytes(), "")
-
-
-async def test_an_archive_without_a_model_says_so(tmp_path: Path) -> None:
-    archive = packed(tmp_path / "m.tar", {"README": b"hi"})
-    with pytest.raises(FetchError, match=r"\.onnx"):
-        await ModelFiles()(want(archive), Cache(tmp_path / "cache"), lambda *_: None)

@@ -204,18 +204,14 @@ async def test_what_a_full_disk_keeps_is_forgotten_later(tmp_path: Path) -> None
             assert store._db.execute("SELECT count(*) FROM pods").fetchone() == (int(refuse),)
 
 
-async def test_a_name_that_is_given_to_another_uid_begins_anew(pods_node: World) -> None:
+async def test_an_edit_keeps_the_counts_and_another_uid_of_the_name_begins_anew(pods_node: World) -> None:
     await counts(pods_node, PODS[0], number=10, total=10)
-    await pods_node.gm.insert(service(uid="u2"))
-    await eventually(lambda: pods_node.gm.statuses[HELMET].uid == "u2")
-    assert counted(pods_node) is None
-
-
-async def test_an_edit_keeps_the_counts(pods_node: World) -> None:
-    await says(pods_node, PODS[0], number=10)
     await pods_node.gm.insert(service(generation=2))
     await pods_node.gm.reaches(HELMET, "Running", generation=2)
     assert counted(pods_node) == 10
+    await pods_node.gm.insert(service(uid="u2"))
+    await eventually(lambda: pods_node.gm.statuses[HELMET].uid == "u2")
+    assert counted(pods_node) is None
 
 
 async def test_more_pods_than_a_report_has_room_for_are_not_taken(pods_node: World) -> None:

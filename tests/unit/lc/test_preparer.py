@@ -195,15 +195,6 @@ async def test_a_model_that_is_no_longer_wanted_is_no_longer_fetched(node: World
     await node.gm.forgotten(SMALL)
 
 
-async def test_a_changed_model_is_fetched_anew(node: World) -> None:
-    node.fetch = origin = Origin()
-    await node.gm.insert(model())
-    await node.gm.reaches(SMALL, "Ready")
-    await node.gm.insert(model(generation=2, url="/new.onnx"))
-    await node.gm.reaches(SMALL, "Ready", generation=2)
-    assert [url for _, url in origin.asked] == ["/models/small.onnx", "/new.onnx"]
-
-
 async def test_downloads_side_by_side_are_bounded(node: World) -> None:
     node.fetch = origin = Origin(delay=5)
     await node.gm.insert(*(model(f"m{i}") for i in range(6)))
@@ -248,14 +239,3 @@ async def test_another_file_of_a_worker_that_has_vanished_is_brought_again_befor
     assert not node.launcher.alive
     await eventually(lambda: node.launcher.alive, 60)
     assert file.exists()
-
-
-async def test_a_vanished_model_whose_origin_is_away_heals_when_it_comes_back(node: World) -> None:
-    node.fetch = origin = Origin()
-    await node.starts()
-    origin.failures = [temporary(), temporary()]
-    shutil.rmtree(node.config.folders.models)
-    node.launcher.of(EDGE).end(1)
-    await node.gm.reaches(SMALL, "Pending", "Unreachable")
-    await eventually(lambda: node.launcher.alive, 60)
-    await node.gm.reaches(SMALL, "Ready")

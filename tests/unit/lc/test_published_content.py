@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from halimede.messages import DatasetFacts, ModelFacts, NodeSummary, Status, Sta
 from halimede.names import Key
 from services.lc.published_content import PublishedContent, PublishedFile, usable_digest
 from tests.simulated import eventually
+from tests.worlds import connected
 
 pytestmark = pytest.mark.simulated
 
@@ -36,13 +39,20 @@ async def publish(bus: MemoryBus, key: Key, said: StatusDocument) -> None:
     await bus.publish(topics.STATUS.at(ns=key.namespace, plural=key.plural, name=key.name), said, qos=1)
 
 
+@asynccontextmanager
+async def followed(file: Path, changed: Callable[[], None]) -> AsyncIterator[tuple[MemoryBus, PublishedContent]]:
+    """Follow what GM publishes; yield GM's bus, and the content."""
+    broker = MemoryBroker()
+    async with connected(MemoryBus("gm", broker)) as gm, connected(MemoryBus("lc", broker)) as bus:
+        content = PublishedContent(bus, file)
+        task = asyncio.create_task(content.run(changed))
+        yield gm, content
+        task.cancel()
+
+
 async def test_content_and_peers_are_read_from_the_status_and_kept_over_a_restart(tmp_path: Path) -> None:
-    broker, changes = MemoryBroker(), []
-    async with MemoryBus("gm", broker) as gm, MemoryBus("lc", broker) as bus:
-        await gm.wait_connected(10)
-        await bus.wait_connected(10)
-        content = PublishedContent(bus, tmp_path / "published.json")
-        task = asyncio.create_task(content.run(lambda: changes.append(1)))
+    file, changes = tmp_path / "published.json", list[int]()
+    async with followed(file, lambda: changes.append(1)) as (gm, content):
         content.set_required({FRAMES, SMALL})
         nodes = [
             NodeSummary(node="edge0", online=True, phase="Ready"),
@@ -59,19 +69,13 @@ async def test_content_and_peers_are_read_from_the_status_and_kept_over_a_restar
         await publish(gm, FRAMES, document(FRAMES))
         await asyncio.sleep(1)
         assert content.files[FRAMES].digest == A
-        task.cancel()
-        again = PublishedContent(bus, tmp_path / "published.json")
-        again.load()
-        assert again.files == content.files
+    again = PublishedContent(MemoryBus("lc", MemoryBroker()), file)
+    again.load()
+    assert again.files == content.files
 
 
 async def test_resources_that_are_not_copied_any_more_are_forgotten(tmp_path: Path) -> None:
-    broker = MemoryBroker()
-    async with MemoryBus("gm", broker) as gm, MemoryBus("lc", broker) as bus:
-        await gm.wait_connected(10)
-        await bus.wait_connected(10)
-        content = PublishedContent(bus, tmp_path / "published.json")
-        task = asyncio.create_task(content.run(lambda: None))
+    async with followed(tmp_path / "published.json", lambda: None) as (gm, content):
         content.set_required({FRAMES})
         await publish(gm, FRAMES, document(FRAMES, dataset=DatasetFacts(listing=A)))
         await eventually(lambda: FRAMES in content.files)
@@ -82,7 +86,6 @@ async def test_resources_that_are_not_copied_any_more_are_forgotten(tmp_path: Pa
         assert not content.files
         content.set_required({FRAMES})  # the retained status brings it again
         await eventually(lambda: content.files.get(FRAMES) == PublishedFile("u", 1, B))
-        task.cancel()
 
 
 def test_content_is_that_of_the_resource_and_of_its_generation() -> None:

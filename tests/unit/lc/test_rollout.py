@@ -12,13 +12,15 @@ import pytest
 
 from halimede.messages import ModelInUse, NodeStatus, WorkerInfo
 from halimede.models.desired_state import Desired, DesiredModel, read
-from services.lc.paths import NodePaths, Worker
+from services.lc.paths import NodePaths
+from services.lc.supervisor import rollout_keeper, supervisor
 from services.lc.supervisor.process import ProcessSpec, Start
 from services.lc.supervisor.rollout_keeper import RolloutKeeper, models_in_use
 from services.lc.supervisor.worker_rollout import Refusal, RefusedSettings, WorkerRollout, save
 from services.lc.supervisor.worker_state import WorkerState
 from tests.integration.lc_world import EDGE, HELMET, World, model, service
 from tests.simulated import eventually, suspend
+from tests.unit.lc.test_model_preparation import record_threads
 
 pytestmark = pytest.mark.simulated
 
@@ -34,8 +36,8 @@ class Node:
         self.refuses: set[str] = set()
         self.in_use: DesiredModel | None = None
 
-    def told(self, worker: Worker = EDGE) -> DesiredModel:
-        desired = read(self.node.config.folders.worker(worker) / "model.json", "model.json")
+    def told(self) -> DesiredModel:
+        desired = read(self.node.config.folders.worker(EDGE) / "model.json", "model.json")
         assert desired.only
         return desired.only
 
@@ -132,6 +134,18 @@ async def test_a_changed_model_is_told_to_the_worker_that_runs(answering_node: N
     await answering_node.reason("")
     assert (len(answering_node.launcher.started), answering_node.launcher.alive[0].signals) == (1, [])
     await eventually(lambda: str(answering_node.gm.statuses[HELMET].workers[0].model).count("_models_b") == 2)
+
+
+async def test_files_are_checked_in_a_thread_before_the_start_of_a_worker_and_before_a_new_model(
+    node: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An archive may have thousands of files, and the loop must not wait."""
+    before_starts = record_threads(monkeypatch, supervisor, "is_intact")
+    before_models = record_threads(monkeypatch, rollout_keeper, "is_intact")
+    running = await answering(node)
+    await running.asks("b", 2)
+    assert running.file() == "b"
+    assert (set(before_starts), set(before_models)) == ({False}, {False})
 
 
 @pytest.mark.parametrize("reports", [True, False], ids=["a worker that takes no other model", "a script"])
@@ -231,10 +245,13 @@ async def test_an_adopted_worker_that_takes_no_other_model_goes_on_while_nothing
         await eventually(lambda: len(node.launcher.started) == 2)
 
 
-async def test_a_model_that_ends_its_worker_twice_is_not_told_again(answering_node: Node) -> None:
+async def test_a_model_that_ends_its_worker_twice_before_it_has_proved_itself_is_not_told_again(
+    answering_node: Node,
+) -> None:
     await answering_node.asks("b", 2)
-    for _ in range(2):
+    for seconds in (0, PROVEN_S / 2):
         assert answering_node.file() == "b"
+        await answering_node.speaks_for(seconds)
         await answering_node.crashes(-9)
         assert answering_node.file() == "a"
         await answering_node.speaks_for(3)
@@ -248,30 +265,8 @@ async def test_a_model_that_ends_its_worker_twice_is_not_told_again(answering_no
     assert answering_node.file() == "c"
 
 
-async def test_a_model_that_ends_its_worker_before_it_has_proved_itself_is_taken_back(answering_node: Node) -> None:
-    await answering_node.asks("b", 2)
-    for _ in range(2):
-        await eventually(lambda: answering_node.file() == "b")
-        await answering_node.speaks_for(PROVEN_S / 2)
-        await answering_node.crashes(-11)
-        assert answering_node.file() == "a"
-        await answering_node.speaks()
-    await answering_node.reason("RolloutFailed")
-
-
-async def test_a_model_that_has_proved_itself_is_the_one_to_begin_with(answering_node: Node) -> None:
-    await answering_node.asks("b", 2)
-    await answering_node.speaks_for(PROVEN_S + 5)
-    answering_node.refuses = {"c"}
-    await answering_node.asks("c", 3)
-    await answering_node.speaks()
-    await answering_node.crashes(1)
-    assert answering_node.file() == "b"
-
-
-@pytest.mark.parametrize("seconds", [1, PROVEN_S + 5])
-async def test_the_first_model_is_kept_from_its_first_word_on(node: World, seconds: float) -> None:
-    rollout = await answering(node, seconds=seconds)
+async def test_the_first_model_is_kept_from_its_first_word_on(node: World) -> None:
+    rollout = await answering(node, seconds=1)
     rollout.refuses = {"b"}
     await rollout.asks("b", 2)
     await rollout.speaks()
@@ -288,13 +283,6 @@ async def test_a_first_model_that_is_bad_fails_and_a_changed_one_starts_the_work
     await fresh_node.asks("a", 2)
     await eventually(lambda: fresh_node.launcher.alive, 5)
     assert fresh_node.file() == "a"
-
-
-async def test_a_changed_process_begins_with_what_is_asked_for(answering_node: Node) -> None:
-    await answering_node.gm.insert(changed("b", 2))
-    await answering_node.gm.insert(service(generation=2, edge={"args": ["--other"]}))
-    await eventually(lambda: len(answering_node.launcher.started) == 2)
-    assert answering_node.file() == "b"
 
 
 async def test_a_model_that_another_process_takes_is_refused_no_more(refusing_node: Node) -> None:

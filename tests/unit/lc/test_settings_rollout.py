@@ -160,16 +160,6 @@ async def test_when_the_old_settings_fail_as_well_the_new_ones_are_tried_again_l
     assert "--new" in arguments(node)
 
 
-async def test_settings_that_never_ran_are_kept_for_the_first_start(node: World) -> None:
-    await runs_with(node, 1, "--first", 1)
-    await node.gm.insert(model())
-    await node.gm.reaches(HELMET, "Failed", "CrashLoopBackOff")
-    await runs_with(node, 2, "--second", 1)
-    await asyncio.sleep(30)
-    started = node.launcher.started[-1].start
-    assert "--second" in started.spec.argv
-
-
 @pytest.mark.parametrize(
     ("status", "after_s"),
     [("running", 0), ("starting", 1), ("completed", 1)],  # the first one is of the process before

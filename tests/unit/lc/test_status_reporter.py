@@ -160,15 +160,6 @@ async def test_a_delete_of_another_uid_leaves_the_service_and_says_whose_it_is(w
     assert (working_node.gm.statuses[HELMET].uid, working_node.launcher.of(EDGE).signals) == ("u1", [])
 
 
-async def test_a_refused_template_is_reported_with_the_generation_that_it_is_of(working_node: World) -> None:
-    await working_node.gm.insert(service(generation=2, edge={"image": "nginx"}))
-    status = await working_node.gm.reaches(HELMET, "Failed", "UnsupportedTemplate", generation=2)
-    assert "nginx" in status.message
-    assert status.workers[0].phase == "Running"
-    await working_node.gm.insert(service(generation=3))
-    await working_node.gm.reaches(HELMET, "Running", generation=3)
-
-
 async def test_workers_of_two_services_are_told_apart(working_node: World) -> None:
     other = Worker("default", "other-edge-edge0")
     await working_node.gm.insert(model(), service("other", uid="u2"))

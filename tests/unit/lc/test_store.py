@@ -121,27 +121,29 @@ def test_a_resource_that_comes_back_needs_no_farewell(path: Path) -> None:
         assert set(store.uncleared) == set()
 
 
-@pytest.mark.parametrize("damage", ["garbage", "hole", "no json", "empty", "truncated", "wrong schema"])
-def test_a_damaged_file_is_put_aside_and_the_node_starts_empty(damage: str, path: Path) -> None:
+def fill_with_text(path: Path) -> None:
+    path.write_bytes(b"this is no database" * 1000)
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def spoil_json(path: Path) -> None:
+    execute(path, "UPDATE resources SET body = '{'")
+
+
+def change_schema(path: Path) -> None:
+    path.unlink()
+    execute(path, "CREATE TABLE resources (id INTEGER PRIMARY KEY, title TEXT)")
+
+
+@pytest.mark.parametrize("damage", [fill_with_text, overwrite_pages, truncate, spoil_json, change_schema])
+def test_a_damaged_file_is_put_aside_and_the_node_starts_empty(damage: Callable[[Path], None], path: Path) -> None:
     with NodeStore(path) as store:
         for i in range(200):
             store.put(held(key=Key("models", "default", f"m{i}")))
-    if damage == "garbage":
-        path.write_bytes(b"this is no database" * 1000)
-    elif damage == "hole":
-        data = bytearray(path.read_bytes())
-        data[4096:-4096] = bytes(len(data) - 8192)
-        path.write_bytes(data)
-    elif damage == "no json":
-        execute(path, "UPDATE resources SET body = '{'")
-    elif damage == "truncated":
-        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    elif damage == "wrong schema":
-        path.unlink()
-        execute(path, "CREATE TABLE resources (id INTEGER PRIMARY KEY, title TEXT)")
-    else:
-        path.write_bytes(b"\0" * 100)
-
+    damage(path)
     with NodeStore(path) as store:
         assert store.resources == {}
         assert not store.complete
@@ -155,15 +157,6 @@ def test_a_damaged_file_is_put_aside_and_the_node_starts_empty(damage: str, path
         store.complete = True
     with NodeStore(path) as store:
         assert store.complete
-
-
-def test_a_second_damaged_file_is_kept_beside_the_first(path: Path) -> None:
-    for number in (1, 2):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"no database %d" % number * 1000)
-        with NodeStore(path):
-            pass
-        assert path.with_name(f"store.db.corrupt-{number}").read_bytes().startswith(b"no database %d" % number)
 
 
 def test_only_a_node_that_never_ran_a_worker_is_complete_from_the_start(path: Path) -> None:

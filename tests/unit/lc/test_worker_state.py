@@ -46,8 +46,11 @@ def worker(argv: tuple[str, ...] = SCRIPT, env: dict[str, str] | None = None, **
 RUNS: dict[str, Any] = {"process": PROCESS}
 ENDED: dict[str, Any] = {"failures": 1, "ending": "exit code 1"}
 NEEDS_PERSON: dict[str, Any] = {**ENDED, "failures": 1, "needs_person": True, "ending": "exit code 2"}
+LOOPS: dict[str, Any] = {**RUNS, **ENDED, "failures": 3}
+CRASHED = "Failed", "CrashLoopBackOff", "exit code 1"
 LATE = {**NEEDS_PERSON, "failure_report": info("failed", "HemUnknown", "use Margin")}
 STUCK = "halimede worker: ModelStuck: it hangs"
+MISTAKE = "halimede edge worker: SERVICE_NAME: write a name"
 
 
 @pytest.mark.parametrize(
@@ -73,12 +76,20 @@ STUCK = "halimede worker: ModelStuck: it hangs"
         ({**ENDED, "info": info("starting", "Own")}, 99, ("Pending", "Restarting", "exit code 1")),
         ({**ENDED, "info": info("running")}, 99, ("Pending", "Restarting", "exit code 1")),
         ({**ENDED, "failures": 2, "last_log_line": "oh"}, 0, ("Pending", "Restarting", "exit code 1: oh")),
-        ({**ENDED, "failures": 3}, 0, ("Failed", "CrashLoopBackOff", "exit code 1")),
+        ({**ENDED, "failures": 3}, 0, CRASHED),
+        (LOOPS, 29.9, CRASHED),
+        (LOOPS, 30.0, ("Running", "", "")),
+        ({**LOOPS, "info": info("starting")}, 29.9, CRASHED),
+        ({**LOOPS, "info": info("starting")}, 30.0, ("Pending", "Starting", "")),
+        ({**LOOPS, "info": info("running")}, 0, ("Running", "", "")),
+        ({**LOOPS, "info": info("completed")}, 29.9, CRASHED),
+        ({**LOOPS, "info": info("completed")}, 30.0, ("Running", "", "")),
         (NEEDS_PERSON, 0, ("Failed", "InvalidConfiguration", "exit code 2")),
         ({**NEEDS_PERSON, "reason": "HostPathMissing"}, 0, ("Failed", "HostPathMissing", "exit code 2")),
         ({**NEEDS_PERSON, **RUNS}, 29.9, ("Failed", "InvalidConfiguration", "exit code 2")),
         ({**NEEDS_PERSON, **RUNS}, 30.0, ("Running", "", "")),
         ({**NEEDS_PERSON, "last_log_line": STUCK}, 0, ("Failed", "ModelStuck", f"exit code 2: {STUCK}")),
+        ({**NEEDS_PERSON, "last_log_line": MISTAKE}, 0, ("Failed", "InvalidConfiguration", f"exit code 2: {MISTAKE}")),
         ({**LATE, "last_log_line": "x"}, 0, ("Failed", "HemUnknown", "exit code 2: use Margin")),
     ],
 )
@@ -89,24 +100,6 @@ def test_the_phase_of_a_worker_follows_from_its_process_its_reports_and_its_fail
     assert phase_of(entry, 100.0 + ran_s) == expected
     entry.stop.set()
     assert phase_of(entry, 100.0 + ran_s) == ("Pending", "Stopping", "")
-
-
-@pytest.mark.parametrize(
-    ("status", "ran_s", "phase"),
-    [
-        ("starting", 29.9, "Failed"),
-        ("starting", 30.0, "Pending"),
-        ("running", 0.0, "Running"),
-        ("completed", 29.9, "Failed"),
-        ("completed", 30.0, "Running"),
-        ("failed", 0.0, "Failed"),
-        (None, 29.9, "Failed"),
-        (None, 30.0, "Running"),
-    ],
-)
-def test_a_looping_worker_counts_as_running_once_it_says_so_or_is_stable(status: Any, ran_s: float, phase: str) -> None:
-    entry = worker(**RUNS, failures=3, ending="exit code 1", info=info(status) if status else None)
-    assert phase_of(entry, ran_s)[0] == phase
 
 
 def test_the_text_of_a_failure_has_the_last_line_of_the_log_if_there_is_no_report() -> None:

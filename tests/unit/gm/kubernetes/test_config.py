@@ -25,18 +25,16 @@ def kubeconfig(path: Path, server: str = "https://k.example.com:6443") -> Path:
     return path
 
 
-async def test_a_named_kubeconfig_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    found = await load_configuration(str(kubeconfig(tmp_path / "k")))
-    assert found.host == "https://k.example.com:6443"
-
-
-async def test_the_variable_comes_before_the_usual_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_named_file_comes_first_and_the_variable_before_the_usual_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kubeconfig(tmp_path / ".kube" / "config", "https://usual:1")
     assert (await load_configuration()).host == "https://usual:1"
     missing = tmp_path / "missing"
     monkeypatch.setenv("KUBECONFIG", f"{missing}:{kubeconfig(tmp_path / 'k', 'https://said:1')}")
     assert (await load_configuration()).host == "https://said:1"
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    assert (await load_configuration(str(kubeconfig(tmp_path / "other")))).host == "https://k.example.com:6443"
 
 
 async def test_a_pod_uses_its_service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,11 +17,11 @@ HPA = {"minReplicas": 1, "maxReplicas": 4, "metrics": [{"type": "Resource"}]}
 FINDER = model("finder", "https://models.example/a/small.onnx?token=other", sha256="a" * 64)
 
 
-def crossing(*, uid: str = UID, **workers: Any) -> Resource[Any]:
+def crossing(**workers: Any) -> Resource[Any]:
     body = multi_edge(**(workers or {"north": "edge0", "south": "edge0", "cloud": "cloud0"}))
     for worker in body["spec"]["edgeWorkers"]:
         worker["template"]["spec"]["containers"][0]["image"] = "halimede/worker:1"
-    body["metadata"] |= {"namespace": "default", "uid": uid, "generation": 1}
+    body["metadata"] |= {"namespace": "default", "uid": UID, "generation": 1}
     return parse(body)
 
 

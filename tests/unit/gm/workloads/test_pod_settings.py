@@ -49,12 +49,6 @@ def test_a_framework_is_served_by_what_the_table_says_and_onnx_by_ours() -> None
     assert own == replace(OUR_SERVER, image="mine:1")
 
 
-def test_images_are_of_our_own_version() -> None:
-    settings = parse(BROKER, {})
-    images = (settings.worker_image, settings.fetcher_image)
-    assert images == (f"halimede/worker:{__version__}", f"halimede/lc:{__version__}")
-
-
 def test_one_variable_moves_all_images_of_halimede_to_another_registry() -> None:
     given = {**BROKER, "images": {"a:1": "halimede/worker:0.1.0", "b:1": "mine/b:1"}}
     there = parse(given, {"HALIMEDE_PODS_REGISTRY": "registry.example"})

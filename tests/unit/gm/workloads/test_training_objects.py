@@ -12,7 +12,7 @@ from halimede.api import Resource, parse
 from halimede.training.settings import read_training
 from services.gm.workloads.deployments import Built, build
 from services.lc.paths import NodePaths
-from tests.integration.gm_world import service
+from tests.integration import gm_world
 from tests.unit.api.samples import SAMPLES
 from tests.unit.api.test_resources import put
 from tests.unit.gm.workloads.builds import objects, reasons
@@ -24,9 +24,7 @@ WEIGHTS = model("digits-weights", "https://models.example/weights", format="tens
 
 
 def dataset(url: str = "/data/digits") -> Resource[Any]:
-    metadata = {"name": "digits-0", "namespace": "default", "uid": "d"}
-    spec = {"url": url, "format": "images", "nodeName": "edge0"}
-    return parse({"apiVersion": "sedna.io/v1alpha1", "kind": "Dataset", "metadata": metadata, "spec": spec})
+    return parse(gm_world.dataset("digits-0", url=url, format="images", nodeName="edge0"))
 
 
 def training(**changes: Any) -> Resource[Any]:
@@ -116,7 +114,7 @@ def looped(**trainer: Any) -> Resource[Any]:
 
 
 def keeping(node: str) -> dict[str, Any]:
-    body = put(service("digits", edge=node or {"pool": "edge"}), "spec.edgeWorker.keepHardSamples", {})
+    body = put(gm_world.service("digits", edge=node or {"pool": "edge"}), "spec.edgeWorker.keepHardSamples", {})
     body["metadata"] |= {"namespace": "default", "uid": UID, "generation": 1}
     built = build(parse(body), known(model("small"), model("big")), SECRETS, SETTINGS)
     assert reasons(built) == []

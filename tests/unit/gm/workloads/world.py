@@ -10,6 +10,7 @@ from halimede.api.base import NEPTUNE
 from halimede.api.neptune import to_sedna
 from halimede.names import Key
 from services.gm.workloads.pod_settings import PodSettings
+from tests.integration import gm_world
 
 UID = "5f0c0a3e-0000-4000-8000-000000000001"
 SETTINGS = PodSettings(
@@ -23,8 +24,7 @@ SECRETS: dict[str, Any] = {"halimede-edge-worker": {}, "halimede-cloud-worker": 
 
 
 def model(name: str = "small", url: str = "https://models.example/a/small.onnx?token=t", **spec: Any) -> Resource[Any]:
-    body = {"apiVersion": "sedna.io/v1alpha1", "kind": "Model", "metadata": {"name": name, "uid": name}}
-    return parse({**body, "spec": {"url": url, "format": "onnx", **spec}})
+    return parse(gm_world.model(name, url=url, **spec))
 
 
 def container(**more: Any) -> dict[str, Any]:
@@ -47,12 +47,8 @@ def service(
     big: dict[str, Any] = {"model": {"name": "big"}, "template": cloud or template(nodeName="cloud0")}
     worker |= more.pop("edgeWorker", {})
     big |= more.pop("cloudWorker", {})
-    body = {
-        "apiVersion": "sedna.io/v1alpha1",
-        "kind": "JointInferenceService",
-        "metadata": {"name": name, "namespace": "default", "uid": UID, "generation": 1},
-        "spec": {"edgeWorker": worker, "cloudWorker": big, **more},
-    }
+    body = gm_world.resource("JointInferenceService", name, edgeWorker=worker, cloudWorker=big, **more)
+    body["metadata"] |= {"namespace": "default", "uid": UID, "generation": 1}
     return parse(copy.deepcopy(body))
 
 
@@ -65,21 +61,11 @@ def neptune_form() -> dict[str, Any]:
         "frameworkVersion": "1.18",
         "parameters": [{"key": "nms_threshold", "value": "0.6"}],
     }
-    return {
-        "apiVersion": NEPTUNE,
-        "kind": "JointInferenceService",
-        "metadata": {"name": "helmet", "namespace": "default", "uid": UID},
-        "spec": {
-            "edgeWorker": {
-                "name": "edgeworker",
-                "model": {"name": "small"},
-                "nodeName": "edge0",
-                "hardExampleAlgorithm": {"name": "IBT"},
-                "workerSpec": worker,
-            },
-            "cloudWorker": {"name": "work", "model": {"name": "big"}, "nodeName": "cloud0", "workerSpec": worker},
-        },
-    }
+    edge = {"name": "edgeworker", "model": {"name": "small"}, "nodeName": "edge0", "workerSpec": worker}
+    edge["hardExampleAlgorithm"] = {"name": "IBT"}
+    cloud = {"name": "work", "model": {"name": "big"}, "nodeName": "cloud0", "workerSpec": worker}
+    body = gm_world.resource("JointInferenceService", "helmet", edgeWorker=edge, cloudWorker=cloud)
+    return {**body, "apiVersion": NEPTUNE, "metadata": {"name": "helmet", "namespace": "default", "uid": UID}}
 
 
 def neptune() -> Resource[Any]:
