@@ -14,11 +14,12 @@ ROOM = 16 * MIB
 
 
 @contextmanager
-def small_disk(path: Path) -> Iterator[Path]:
-    """A file system with little room."""
+def small_disk(path: Path, inodes: int = 0) -> Iterator[Path]:
+    """A file system with little room. ``inodes``: how many files it has at most; 0: any number."""
     path.mkdir()
     mount = shutil.which("mount") or "/bin/mount"
-    subprocess.run([mount, "-t", "tmpfs", "-o", f"size={ROOM},mode=0700", "tmpfs", str(path)], check=True)
+    options = f"size={ROOM},mode=0700,nr_inodes={inodes}"
+    subprocess.run([mount, "-t", "tmpfs", "-o", options, "tmpfs", str(path)], check=True)
     try:
         yield path
     finally:

@@ -68,6 +68,20 @@ def make_graph(tmp_path: Path) -> MakeGraph:
 
 
 @pytest.fixture
+def two_outputs(make_graph: MakeGraph) -> Path:
+    """Write a model that gives its input, in the output ``hidden``, and its softmax, in ``soft``."""
+    nodes = [("Identity", ["x"], ["hidden"], {}), ("Softmax", ["x"], ["soft"], {})]
+    return make_graph(nodes, {"x": ["N", 3]}, {"soft": ["N", 3], "hidden": ["N", 3]})
+
+
+@pytest.fixture
+def features_and_top(make_graph: MakeGraph) -> Path:
+    """Write a model that gives its input, in the output ``features``, and the largest value of it, in ``top``."""
+    nodes = [("Identity", ["x"], ["features"], {}), ("ReduceMax", ["x"], ["top"], {"axes": [1]})]
+    return make_graph(nodes, {"x": ["N", 3]}, {"top": ["N", 1], "features": ["N", 3]})
+
+
+@pytest.fixture
 def make_echo(make_graph: MakeGraph) -> MakeGraph:
     """Write a model that answers with its input."""
 

@@ -10,14 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from halimede.api.base import convert
 from halimede.api.model import ModelSpec
 from halimede.api.processing import Anchors
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.inference import ModelError, SampleError, open_model
 from halimede.inference.decoders.anchors import anchor_boxes, cell_middles, load_anchors
 from halimede.messages import Prediction
-from tests.graphs import FLOAT, Node, write_graph
+from tests.unit.inference.world import spec_of, write_constant
 
 SIDE = 16
 #: two layers of one stride, two anchors each: four in each of four cells
@@ -26,23 +25,14 @@ COUNT = 16
 
 def model(folder: Path, numbers: np.ndarray, scores: np.ndarray, shape: tuple[int, ...] = (1, SIDE, SIDE, 3)) -> Path:
     """Write a model that gives these numbers and scores, whatever the picture is."""
-    constants = {"n": numbers[np.newaxis].astype(np.float32), "s": scores[np.newaxis].astype(np.float32)}
-    nodes: list[Node] = [
-        ("ReduceMax", ["x"], ["m"], {"keepdims": 0}),
-        ("Mul", ["m", "zero"], ["nothing"], {}),
-        ("Add", ["n", "nothing"], ["numbers"], {}),
-        ("Add", ["s", "nothing"], ["scores"], {}),
-    ]
-    outputs = {"numbers": (FLOAT, [1, *numbers.shape]), "scores": (FLOAT, [1, *scores.shape])}
-    constants["zero"] = np.array(0, np.float32)
-    return write_graph(folder / "model.onnx", nodes, {"x": (FLOAT, list(shape))}, outputs, constants)
+    return write_constant(folder / "model.onnx", shape, numbers=numbers[np.newaxis], scores=scores[np.newaxis])
 
 
 def spec(anchors: dict[str, object], **fields: object) -> ModelSpec:
     boxes = {"decode": "ssd-anchors", "output": "numbers", "anchors": anchors}
     after = {"task": "detection", "output": "scores", "boxes": boxes, **fields}
     steps = [{"op": "resize", "width": SIDE, "height": SIDE}]
-    return convert({"url": "/m", "format": "onnx", "preprocess": steps, "postprocess": after}, ModelSpec, "spec")
+    return spec_of(preprocess=steps, postprocess=after)
 
 
 def answer_of(path: Path, described: ModelSpec, size: tuple[int, int] = (SIDE, SIDE)) -> Prediction:
@@ -140,18 +130,15 @@ class TestMistakes:
             open_model(path, spec({"file": "anchors.npy"}))
         assert str(caught.value).startswith("spec.postprocess.boxes.anchors.file: ")
 
-    @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00", vast_array()])
-    def test_a_damaged_file_of_numbers_names_the_field(self, tmp_path, content):
-        (tmp_path / "anchors.npy").write_bytes(content)
-        with pytest.raises(ModelError, match=r"anchors\.file: anchors\.npy holds no numbers \[boxes, 4\]: "):
-            load_anchors(Anchors(file="anchors.npy"), tmp_path)
-
-    @pytest.mark.parametrize("text", ["a,b\n", ""])
-    def test_a_text_that_is_no_table_is_refused(self, tmp_path, text):
-        (tmp_path / "anchors.csv").write_text(text)
-        path = model(tmp_path, np.zeros((3, 4)), np.zeros((3, 1)))
-        with pytest.raises(ModelError, match=r"anchors\.csv holds no numbers"):
-            open_model(path, spec({"file": "anchors.csv"}))
+    @pytest.mark.parametrize(
+        ("name", "content"),
+        [*(("a.npy", content) for content in (b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00", vast_array())),
+         *(("a.csv", content) for content in (b"", b"a,b\n"))],
+    )  # fmt: skip
+    def test_a_damaged_file_of_numbers_and_a_text_that_is_no_table_are_refused(self, tmp_path, name, content):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ModelError, match=rf"anchors\.file: {re.escape(name)} holds no numbers \[boxes, 4\]"):
+            load_anchors(Anchors(file=name), tmp_path)
 
     @pytest.mark.parametrize("shape", [(COUNT - 1, 1), (COUNT - 1,), (1, COUNT)])
     def test_another_number_of_scores_than_boxes_names_both(self, tmp_path, shape):
@@ -196,6 +183,5 @@ class TestMistakes:
     )
     def test_a_decode_has_the_outputs_that_it_reads(self, tmp_path, boxes, text):
         path = model(tmp_path, np.zeros((3, 4)), np.zeros((3, 1)))
-        fields = {"url": "/m", "format": "onnx", "postprocess": {"task": "detection", "boxes": boxes}}
         with pytest.raises(HalimedeError, match=text):
-            open_model(path, convert(fields, ModelSpec, "spec"))
+            open_model(path, spec_of(postprocess={"task": "detection", "boxes": boxes}))

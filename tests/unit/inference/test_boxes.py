@@ -61,9 +61,3 @@ def test_every_form_says_the_same_box(one):
 
 def test_corners_come_in_order_whichever_was_given_first():
     assert corners(np.array([[5.0, 1, 2, 7]]), "xyxy").tolist() == [[2, 1, 5, 7]]
-
-
-def test_no_boxes_are_no_boxes():
-    nothing = np.zeros((0, 4))
-    assert corners(nothing, "cxcywh").shape == (0, 4)
-    assert suppress(nothing, np.zeros(0), np.zeros(0), iou=0.5, limit=3).tolist() == []

@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 from halimede.api.processing import Boxes, Nms, Postprocess
-from halimede.errors import InvalidFieldError
-from halimede.inference import SampleError, open_model
+from halimede.inference import SampleError
 from halimede.inference.decoders.centers import is_peak
 from halimede.inference.detection import BoxReader
-from tests.unit.inference.test_anchors import model, spec
 
 
 def maps(classes: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -94,11 +92,3 @@ def test_maps_of_another_size_name_the_fields():
         reader("centerface", "points").read((scores, sizes, offsets, np.zeros((4, 2, 5))))
     with pytest.raises(SampleError, match=r"no maps \[samples, channels, height, width\]"):
         reader("centernet").split([scores, sizes, offsets], 1)
-
-
-def test_softmax_of_maps_is_refused(tmp_path):
-    path = model(tmp_path, np.zeros((3, 4)), np.zeros((3, 1)))
-    fields = spec({"strides": [8]}, activation="softmax")
-    fields.postprocess.boxes = Boxes(decode="centernet", output="numbers", offsets="scores")
-    with pytest.raises(InvalidFieldError, match="use sigmoid or none"):
-        open_model(path, fields)

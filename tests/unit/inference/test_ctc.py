@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 
-from halimede.api.base import convert
-from halimede.api.model import ModelSpec, check
+from halimede.api.model import check
 from halimede.errors import InvalidFieldError
 from halimede.inference import ModelError, SampleError, open_model
-from tests.graphs import FLOAT, Node, write_graph
+from tests.unit.inference.world import add_metadata, spec_of, write_constant
 
 #: classes of the steps: a a blank a b b
 STEPS = [1, 1, 0, 1, 2, 2]
@@ -22,18 +20,8 @@ STEPS = [1, 1, 0, 1, 2, 2]
 def write_reader(folder: Path, steps: np.ndarray, metadata: dict[str, str] | None = None, *, first: str = "N") -> Path:
     """Write a model that gives these steps. ``first``: which axis stands first, of samples or of steps."""
     shape = [1, *steps.shape] if first == "N" else [len(steps), 1, steps.shape[1]]
-    nodes: list[Node] = [
-        ("ReduceMax", ["x"], ["m"], {"keepdims": 0}),
-        ("Mul", ["m", "zero"], ["nothing"], {}),
-        ("Add", ["steps", "nothing"], ["y"], {}),
-    ]
-    constants = {"steps": steps.reshape(shape).astype(np.float32), "zero": np.array(0, np.float32)}
-    path = write_graph(folder / "model.onnx", nodes, {"x": (FLOAT, [1, 1, 48, "W"])}, {"y": (FLOAT, shape)}, constants)
-    if metadata:
-        file = onnx.load(path)
-        onnx.helper.set_model_props(file, metadata)
-        onnx.save(file, path)
-    return path
+    path = write_constant(folder / "model.onnx", [1, 1, 48, "W"], y=steps.reshape(shape))
+    return add_metadata(path, metadata or {})
 
 
 def probabilities(steps: list[int], classes: int, sure: float = 0.9) -> np.ndarray:
@@ -43,13 +31,8 @@ def probabilities(steps: list[int], classes: int, sure: float = 0.9) -> np.ndarr
 
 
 def read(path: Path, **fields: Any) -> Any:
-    body = {
-        "url": "/m.onnx",
-        "format": "onnx",
-        "preprocess": [{"op": "grayscale"}, {"op": "fit", "height": 48}, {"op": "layout", "order": "chw"}],
-        "postprocess": {"task": "text", **fields},
-    }
-    with open_model(path, convert(body, ModelSpec, "spec")) as model:
+    preprocess = [{"op": "grayscale"}, {"op": "fit", "height": 48}, {"op": "layout", "order": "chw"}]
+    with open_model(path, spec_of(preprocess=preprocess, postprocess={"task": "text", **fields})) as model:
         (answer,) = model.predict([model.prepare(np.zeros((24, 100, 3), np.uint8))])
     return answer
 
@@ -108,8 +91,7 @@ def test_nan_and_a_line_without_end_are_the_samples_error(tmp_path):
 
 
 def test_text_needs_its_task_and_no_sigmoid(tmp_path):
-    body = {"url": "/m.onnx", "format": "onnx", "postprocess": {"text": {"alphabet": "ab"}}}
     with pytest.raises(InvalidFieldError, match="text needs task text"):
-        check(convert(body, ModelSpec, "spec"))
+        check(spec_of(postprocess={"text": {"alphabet": "ab"}}))
     with pytest.raises(InvalidFieldError, match="use softmax or none"):
         read(write_reader(tmp_path, probabilities(STEPS, 3)), activation="sigmoid")

@@ -24,12 +24,13 @@ from halimede.pipeline.inference import prepare
 from halimede.training.data import read_data
 from halimede.training.kept_data import GROUP_NS, read_kept
 from tests.kept_samples import SHARE, KeptStore
+from tests.unit.inference.world import spec_of
 
 CHW = [{"op": "normalize"}, {"op": "layout", "order": "chw"}]
 
 
 def spec(*steps: dict[str, object], decode: str = "scaled") -> ModelSpec:
-    return msgspec.convert({"url": "/m", "format": "onnx", "decode": decode, "preprocess": list(steps)}, ModelSpec)
+    return spec_of(decode=decode, preprocess=list(steps))
 
 
 def decoding(*steps: dict[str, object], mode: str = "scaled") -> Decoding | None:

@@ -15,7 +15,7 @@ from halimede.api.model import ModelSpec
 from halimede.api.processing import Boxes, Crop, Letterbox, Nms, Postprocess, Resize
 from halimede.errors import InvalidFieldError
 from halimede.inference import ModelError, SampleError, open_model
-from halimede.inference.detection import BoxReader
+from halimede.inference.detection import MAX_BOXES, BoxReader
 from halimede.inference.geometry import follow
 
 FLOAT = TensorProto.FLOAT
@@ -90,6 +90,13 @@ class TestForms:
         assert rows(reader().read((values,)))[0][:4] == [5, 1, 2, 7]
         assert [box.score for box in reader(top=1).read((values,)).boxes] == [0.9]
 
+    def test_boxes_keep_their_order_and_have_plain_numbers_and_none_are_an_answer_too(self):
+        answer = reader(labels=[]).read((np.array([[0, 1, 2, 3, 0.5, 7], [4, 5, 6, 7, 1, 0]], np.float32),))
+        assert [box.label for box in answer.boxes] == [7, 0]
+        assert all(type(value) is float for box in answer.boxes for value in (box.x1, box.score))
+        assert reader().read((np.zeros((0, 6)),)).boxes == []
+        assert reader().read((np.array([[0, 0, 0, 0, -1.0, -1]]),)).boxes == []
+
 
 class TestTheWayBack:
     def test_boxes_are_in_pixels_of_the_frame(self):
@@ -131,12 +138,19 @@ class TestRefusals:
             (np.zeros((3, 50)), {"decode": "yolo", "labels": []}, "no .*yolo"),
             (np.full((7, 50), np.nan), {"decode": "yolo"}, "NaN"),
             (np.full((7, 50), 1e308), {"decode": "yolo"}, "score 1e.308"),
-            (np.array([[0, 0, 1, 1, 0.5, 1e300]]), {"labels": []}, "no class index"),
+            ([[0, 0, 1, 1, 0.5, 1e300]], {"labels": []}, "no class index"),
+            ([[0, 0, 1, 1, np.nan, 0]], {}, "NaN"),
+            ([[0, np.inf, 1, 1, 0.5, 0]], {}, "infinity"),
+            ([[0, 0, 1, 1, 1.5, 0]], {}, "score 1.5"),
+            ([[0, 0, 1, 1, 0.5]], {}, r"no \[boxes, 6\]"),
+            ([[0, 0, 1, 1, 0.5, 3]], {}, "class 3"),
+            ([[0, 0, 1, 1, 0.5, -1]], {}, "class -1"),
+            ([[0, 0, 1, 1, 0.5, 0]] * (MAX_BOXES + 1), {}, "suppress overlaps"),
         ],
     )
     def test_what_does_not_fit_is_an_error_of_the_sample(self, part, fields, says):
         with pytest.raises(SampleError, match=says):
-            reader(**fields).read((part,))
+            reader(**fields).read((np.array(part),))
 
     @pytest.mark.parametrize(("scores", "classes"), [((2, 1), (2, 1)), ((2,), (3,))])
     def test_classes_apart_from_scores_need_one_score_for_each_box(self, scores, classes):
@@ -146,15 +160,17 @@ class TestRefusals:
             )
 
     @pytest.mark.parametrize(
-        ("boxes", "field"),
+        ("fields", "field"),
         [
-            (Boxes(decode="yolo", output="b"), "spec.postprocess.boxes.decode"),
-            (Boxes(classes="c"), "spec.postprocess.boxes.classes"),
+            ({"boxes": Boxes(decode="yolo", output="b")}, "boxes.decode"),
+            ({"boxes": Boxes(classes="c")}, "boxes.classes"),
+            ({"activation": "sigmoid"}, "activation"),
         ],
     )
-    def test_a_spec_that_contradicts_itself_is_refused(self, make_echo, boxes, field):
-        with pytest.raises(InvalidFieldError, match=re.escape(field)):
-            open_model(make_echo(["N", 3, 6]), detecting(boxes))
+    def test_a_spec_that_contradicts_itself_is_refused(self, make_echo, fields, field):
+        spec = ModelSpec(url="/m", format="onnx", postprocess=Postprocess(task="detection", **fields))
+        with pytest.raises(InvalidFieldError, match=re.escape(f"spec.postprocess.{field}")):
+            open_model(make_echo(["N", 3, 6]), spec)
 
     def test_an_output_that_is_not_there_is_named(self, make_echo):
         with pytest.raises(ModelError, match=r"no output 'boxes': set spec\.postprocess\.boxes\.output to one of y"):

@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from onnx import TensorProto
 
-from halimede.api import parse
-from halimede.api.model import ModelSpec
+from halimede.api.model import ModelSpec, check
 from halimede.api.processing import Postprocess
 from halimede.errors import InvalidFieldError
 from halimede.inference import ModelError, SampleError, open_model, pack, unit, unpack
 from halimede.inference.postprocess import ClassReader, FeaturedClassReader
-from tests.graphs import write_describer, write_graph
+from tests.graphs import write_describer
 
 FLOAT = TensorProto.FLOAT
 
@@ -34,27 +33,22 @@ class TestAnEmbeddingModel:
         assert not blank.any()
         assert all(answer.label is None and answer.probabilities is None for answer in answers)
 
-    def test_is_read_off_pooled_features_whatever_labels_the_spec_names(self, tmp_path):
-        nodes = [("GlobalAveragePool", ["x"], ["y"], {})]
-        ports = {"x": (FLOAT, ["N", 3, 4, 4])}, {"y": (FLOAT, ["N", 3, 1, 1])}
-        with open_model(write_graph(tmp_path / "m.onnx", nodes, *ports), a_spec(labels=["a", "b"])) as model:
+    def test_is_read_off_pooled_features_whatever_labels_the_spec_names(self, make_graph):
+        path = make_graph([("GlobalAveragePool", ["x"], ["y"], {})], {"x": ["N", 3, 4, 4]}, {"y": ["N", 3, 1, 1]})
+        with open_model(path, a_spec(labels=["a", "b"])) as model:
             (answer,) = model.predict([np.ones((3, 4, 4), np.float32)])
         np.testing.assert_allclose(unpack(answer.embeddings, 1), [[0.5773] * 3], atol=1e-3)
 
-    def test_with_several_outputs_wants_one_named_however_many_labels_there_are(self, tmp_path):
-        nodes = [("Identity", ["x"], ["features"], {}), ("ReduceMax", ["x"], ["scores"], {"axes": [1]})]
-        ports = {"x": (FLOAT, ["N", 3])}, {"scores": (FLOAT, ["N", 1]), "features": (FLOAT, ["N", 3])}
-        path = write_graph(tmp_path / "m.onnx", nodes, *ports)
+    def test_with_several_outputs_wants_one_named_however_many_labels_there_are(self, features_and_top):
         with pytest.raises(ModelError, match=r"name one in spec\.postprocess\.output"):
-            open_model(path, a_spec(labels=["a"]))
-        with open_model(path, a_spec(postprocess=Postprocess(task="embedding", output="features"))) as model:
+            open_model(features_and_top, a_spec(labels=["a"]))
+        features = Postprocess(task="embedding", output="features")
+        with open_model(features_and_top, a_spec(postprocess=features)) as model:
             assert unpack(model.predict([np.ones(3, np.float32)])[0].embeddings, 1).shape == (1, 3)
 
-    def test_that_gives_pictures_is_refused(self, tmp_path):
-        nodes = [("Identity", ["x"], ["y"], {})]
-        path = write_graph(tmp_path / "m.onnx", nodes, {"x": (FLOAT, ["N", 3, 4])}, {"y": (FLOAT, ["N", 3, 4])})
+    def test_that_gives_pictures_is_refused(self, make_echo):
         with pytest.raises(ModelError, match=r"\[3, 4\].*no vector.*spec\.postprocess"):
-            open_model(path, a_spec())
+            open_model(make_echo(["N", 3, 4]), a_spec())
 
     def test_that_gives_nan_fails_for_that_sample_alone(self, tmp_path):
         with open_model(write_describer(tmp_path / "m.onnx", 2), a_spec()) as model:
@@ -91,28 +85,19 @@ def test_what_is_no_vector_of_numbers_is_refused(values):
         unit(np.array(values))
 
 
-@pytest.fixture
-def path(make_graph):
-    return make_graph(
-        [("Identity", ["x"], ["hidden"], {}), ("Softmax", ["x"], ["soft"], {})],
-        {"x": ["N", 3]},
-        {"soft": ["N", 3], "hidden": ["N", 3]},
-    )
-
-
-def test_features_come_with_the_answer_at_length_one_and_need_no_name_for_the_scores(path):
-    model = open_model(path, a_spec(postprocess=Postprocess(features="hidden")))
+def test_features_come_with_the_answer_at_length_one_and_need_no_name_for_the_scores(two_outputs):
+    model = open_model(two_outputs, a_spec(postprocess=Postprocess(features="hidden")))
     first, second = model.predict([np.array([3, 0, 4], np.float32), np.array([0, 1, 0], np.float32)])
     assert unpack(first.embeddings, 1)[0] == pytest.approx([0.6, 0, 0.8], abs=1e-3)
     assert unpack(second.embeddings, 1)[0] == pytest.approx([0, 1, 0], abs=1e-3)
     assert (first.label, second.label) == ("2", "1")
-    with open_model(path, a_spec(postprocess=Postprocess(output="soft"))) as model:
+    with open_model(two_outputs, a_spec(postprocess=Postprocess(output="soft"))) as model:
         assert model.predict([np.ones(3, np.float32)])[0].embeddings is None
 
 
-def test_an_output_that_is_not_there_is_refused_by_name(path):
+def test_an_output_that_is_not_there_is_refused_by_name(two_outputs):
     with pytest.raises(ModelError, match=r"no output 'hiden'.*spec\.postprocess\.features.*hidden"):
-        open_model(path, a_spec(postprocess=Postprocess(features="hiden")))
+        open_model(two_outputs, a_spec(postprocess=Postprocess(features="hiden")))
 
 
 def test_what_is_no_vector_is_refused_when_the_model_is_opened(make_graph):
@@ -134,11 +119,5 @@ def test_as_many_rows_of_scores_and_of_features_are_needed_as_samples(scores, fe
 
 
 def test_only_classifiers_have_them():
-    body = {
-        "apiVersion": "sedna.io/v1alpha1",
-        "kind": "Model",
-        "metadata": {"name": "m"},
-        "spec": {"url": "/m", "format": "onnx", "postprocess": {"task": "detection", "features": "hidden"}},
-    }
     with pytest.raises(InvalidFieldError, match=r"spec\.postprocess\.features: 'hidden'.*classification"):
-        parse(body)
+        check(a_spec(postprocess=Postprocess(task="detection", features="hidden")))

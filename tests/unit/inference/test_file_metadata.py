@@ -9,6 +9,7 @@ import pytest
 
 from halimede.inference.file_metadata import MAX_TEXT, class_names, read_metadata
 from tests.graphs import FLOAT, write_graph
+from tests.unit.inference.world import add_metadata
 
 #: a number of more digits than Python turns into text
 HUGE = "0x" + "f" * 5000
@@ -16,10 +17,7 @@ HUGE = "0x" + "f" * 5000
 
 def described(path: Path, **texts: str) -> Path:
     write_graph(path, [("Identity", ["x"], ["y"], {})], {"x": (FLOAT, [1])}, {"y": (FLOAT, [1])})
-    model = onnx.load(path)
-    onnx.helper.set_model_props(model, texts)
-    onnx.save(model, path)
-    return path
+    return add_metadata(path, texts)
 
 
 @pytest.mark.parametrize("names", [f"[{HUGE}]", f"{{{HUGE}: 'a'}}", "9" * 5000, "{[]: 1}", "(" * 2000, "[", "", "7"])

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from halimede.api.base import convert
-from halimede.api.model import ModelSpec, check
+from halimede.api.model import check
 from halimede.api.processing import Fit
 from halimede.errors import InvalidFieldError
 from halimede.inference import SampleError, open_model
 from halimede.inference.geometry import follow
 from halimede.inference.preprocess import apply
 from tests.graphs import FLOAT, write_graph
+from tests.unit.inference.world import spec_of
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,8 @@ def test_a_side_without_end_names_the_step_both_sizes_and_the_remedy():
 
 @pytest.mark.parametrize("step", [{}, {"multiple": 1}, {"longest": 8, "height": 8}])
 def test_a_step_names_one_size(step):
-    body = {"url": "/m.onnx", "format": "onnx", "preprocess": [{"op": "fit", **step}]}
     with pytest.raises(InvalidFieldError, match=r"spec.preprocess\[0\].longest: .* set longest or height, or multiple"):
-        check(convert(body, ModelSpec, "spec"))
+        check(spec_of(preprocess=[{"op": "fit", **step}]))
 
 
 def test_pictures_of_several_sizes_in_one_batch_run_one_by_one(tmp_path):
@@ -58,8 +57,7 @@ def test_pictures_of_several_sizes_in_one_batch_run_one_by_one(tmp_path):
     ports = {"x": (FLOAT, ["N", 1, "H", "W"])}, {"m": (FLOAT, ["N", 1])}
     path = write_graph(tmp_path / "m.onnx", nodes, *ports)
     steps = [{"op": "grayscale"}, {"op": "fit", "height": 8}, {"op": "normalize"}, {"op": "layout", "order": "chw"}]
-    body = {"url": "/m.onnx", "format": "onnx", "preprocess": steps}
-    with open_model(path, convert(body, ModelSpec, "spec")) as model:
+    with open_model(path, spec_of(preprocess=steps)) as model:
         frames = [np.full((8, width), value, np.uint8) for width, value in ((8, 51), (16, 102), (8, 204))]
         answers = model.predict([model.prepare(frame) for frame in frames])
     assert [answer.probabilities[1] for answer in answers] == pytest.approx([0.2, 0.4, 0.8])

@@ -67,19 +67,6 @@ def test_a_letterbox_holds_the_whole_picture_in_its_middle(width, height, box_wi
     assert 0 <= (box_height - new_height) - 2 * top <= 1
 
 
-def test_a_letterbox_is_that_of_a_plain_reference():
-    """640 x 480 into 416 x 416: a share of 0.65, so 416 x 312 with 52 above."""
-    geometry = follow([Letterbox(width=416, height=416)], (480, 640, 3))
-    assert (geometry.x.scale, geometry.x.offset) == (0.65, 0)
-    assert (geometry.y.scale, geometry.y.offset) == (0.65, 52)
-    np.testing.assert_allclose(geometry.back(np.array([[0, 52, 416, 364.0]])), [[0, 0, 640, 480]])
-
-
-def test_boxes_in_the_margin_end_at_the_frame():
-    geometry = follow([Letterbox(width=100, height=100)], (50, 100))
-    assert geometry.back(np.array([[-5, 0, 50, 110.0]])).tolist() == [[0, 0, 50, 50]]
-
-
 def test_a_crop_takes_the_middle_or_what_it_is_told():
     frame = np.arange(100, dtype=np.uint8).reshape(10, 10)
     assert apply([Crop(width=4, height=2)], frame).tolist() == frame[4:6, 3:7].tolist()

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from halimede.api.base import convert
 from halimede.api.model import ModelSpec
 from halimede.inference.graph_input import graph_input, scale_warning
 from tests.graphs import FLOAT, Node, write_graph
 from tests.lite_files import write_classifier
+from tests.unit.inference.world import spec_of
 
 PICTURE: dict[str, Any] = {"op": "resize", "width": 4, "height": 4}
 LAYOUT = {"op": "layout", "order": "chw"}
@@ -22,7 +22,7 @@ CONV: Node = ("Conv", ["x", "w"], ["y"], {})
 
 
 def spec(*steps: dict[str, Any], form: str = "onnx") -> ModelSpec:
-    return convert({"url": "/m", "format": form, "preprocess": list(steps)}, ModelSpec, "spec")
+    return spec_of(format=form, preprocess=list(steps))
 
 
 def conv(path: Path, *before: Node, name: str = "x", kind: int = FLOAT) -> Path:

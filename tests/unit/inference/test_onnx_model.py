@@ -140,13 +140,6 @@ class TestInputs:
         with pytest.raises(SampleError, match="grayscale"):
             model.prepare(np.zeros((20, 30, 3), np.uint8))
 
-    def test_a_whole_pipeline_takes_a_color_frame_of_any_size(self, digits):
-        steps = [Grayscale(), Resize(width=8, height=8), *FLAT]
-        model = open_model(digits.path, a_spec(preprocess=steps))
-        sample = model.prepare(np.full((480, 640, 3), 200, np.uint8))
-        assert (sample.shape, sample.dtype) == ((64,), np.float32)
-        assert len(model.predict([sample])) == 1
-
     def test_a_model_of_two_inputs_is_refused(self, make_graph):
         path = make_graph([("Add", ["a", "b"], ["y"], {})], {"a": ["N", 2], "b": ["N", 2]}, {"y": ["N", 2]})
         with pytest.raises(ModelError, match=r"2 inputs \(a, b\)"):

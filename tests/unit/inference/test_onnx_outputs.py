@@ -1,15 +1,13 @@
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 from onnx import TensorProto
 
 from halimede.api.processing import Postprocess
-from halimede.errors import InvalidFieldError
 from halimede.inference import ModelError, SampleError, isolate, open_model
 from tests.unit.inference.test_onnx_model import a_spec
+from tests.unit.inference.world import write_constant
 
 FLOAT = TensorProto.FLOAT
 
@@ -36,35 +34,20 @@ class TestOutputs:
         with pytest.raises(ModelError, match=text):
             open_model(digits.path, a_spec(**fields))
 
-    def test_the_output_that_the_spec_names_is_read(self, make_graph):
-        path = make_graph(
-            [("Identity", ["x"], ["same"], {}), ("Softmax", ["x"], ["soft"], {})],
-            {"x": ["N", 3]},
-            {"same": ["N", 3], "soft": ["N", 3]},
-        )
-        model = open_model(path, a_spec(postprocess=Postprocess(output="soft")))
+    def test_the_output_that_the_spec_names_is_read(self, two_outputs):
+        model = open_model(two_outputs, a_spec(postprocess=Postprocess(output="soft")))
         assert model.predict([np.zeros(3, np.float32)])[0].probabilities == pytest.approx([1 / 3] * 3)
         with pytest.raises(ModelError, match=r"name one in spec\.postprocess\.output"):
-            open_model(path, a_spec())
+            open_model(two_outputs, a_spec())
         with pytest.raises(ModelError, match=r"no output 'sort'.*soft"):
-            open_model(path, a_spec(postprocess=Postprocess(output="sort")))
+            open_model(two_outputs, a_spec(postprocess=Postprocess(output="sort")))
 
-    def test_of_several_outputs_the_one_with_as_many_columns_as_labels_is_read(self, make_graph):
-        path = make_graph(
-            [("Identity", ["x"], ["features"], {}), ("ReduceMax", ["x"], ["top"], {"axes": [1]})],
-            {"x": ["N", 3]},
-            {"top": ["N", 1], "features": ["N", 3]},
-        )
-        model = open_model(path, a_spec(labels=["a", "b", "c"]))
+    def test_of_several_outputs_the_one_with_as_many_columns_as_labels_is_read(self, features_and_top):
+        model = open_model(features_and_top, a_spec(labels=["a", "b", "c"]))
         assert model.predict([np.array([0, 0, 1], np.float32)])[0].label == "c"
 
-    def test_scores_that_are_no_probabilities_ask_for_an_activation(self, make_graph):
-        path = make_graph(
-            [("Add", ["x", "bias"], ["y"], {})],
-            {"x": ["N", 2]},
-            {"y": ["N", 2]},
-            {"bias": np.array([-4, 8], np.float32)},
-        )
+    def test_scores_that_are_no_probabilities_ask_for_an_activation(self, tmp_path):
+        path = write_constant(tmp_path / "m.onnx", [1, 2], y=np.array([[-4, 8]]))
         with pytest.raises(ModelError, match=r"from -4 to 8.*activation to softmax"):
             open_model(path, a_spec())
         model = open_model(path, a_spec(postprocess=Postprocess(activation="softmax")))
@@ -99,26 +82,10 @@ class TestOutputs:
         with pytest.raises(SampleError, match="NaN"):
             model.predict([np.zeros(2, np.float32)])
 
-
-class TestDetection:
-    DETECTION = Postprocess(task="detection")
-    ROWS = np.array([[1, 2, 3, 4, 0.9, 1], [5, 6, 7, 8, 0.3, 0], [0, 0, 0, 0, 0, 0]], np.float32)
-
-    def test_rows_become_boxes_and_padding_is_left_out(self, make_echo):
-        model = open_model(make_echo(["N", 3, 6]), a_spec(postprocess=self.DETECTION, labels=["cap", "helmet"]))
-        first, second = model.predict([self.ROWS, np.zeros((3, 6), np.float32)])
-        rows = [(box.x1, box.y2, round(box.score, 3), box.label) for box in first.boxes]
-        assert rows == [(1, 4, 0.9, "helmet"), (5, 8, 0.3, "cap")]
-        assert second.boxes == []
-
-    def test_a_model_that_drops_the_batch_axis_answers_one_by_one(self, make_graph):
+    def test_a_detector_that_drops_the_batch_axis_answers_one_by_one(self, make_graph):
         path = make_graph(
             [("Squeeze", ["x", "axis"], ["y"], {})], {"x": [1, 3, 6]}, {"y": [3, 6]}, {"axis": np.array([0], np.int64)}
         )
-        answers = open_model(path, a_spec(postprocess=self.DETECTION)).predict([self.ROWS, self.ROWS])
+        rows = np.array([[1, 2, 3, 4, 0.9, 1], [5, 6, 7, 8, 0.3, 0], [0, 0, 0, 0, 0, 0]], np.float32)
+        answers = open_model(path, a_spec(postprocess=Postprocess(task="detection"))).predict([rows, rows])
         assert [[box.label for box in answer.boxes] for answer in answers] == [[1, 0], [1, 0]]
-
-    def test_an_activation_for_boxes_is_a_mistake_of_the_spec(self, make_echo):
-        spec = a_spec(postprocess=Postprocess(task="detection", activation="sigmoid"))
-        with pytest.raises(InvalidFieldError, match=re.escape("spec.postprocess.activation")):
-            open_model(make_echo(["N", 3, 6]), spec)

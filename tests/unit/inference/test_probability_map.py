@@ -107,6 +107,7 @@ def test_fields_that_do_not_fit_the_map_are_refused(boxes, field):
     assert caught.value.field == f"spec.postprocess.{field}"
 
 
-def test_a_softmax_over_a_map_is_refused():
+@pytest.mark.parametrize("boxes", [Boxes(decode="db"), Boxes(decode="centernet", output="sizes", offsets="offsets")])
+def test_a_softmax_over_a_map_is_refused(boxes):
     with pytest.raises(InvalidFieldError, match="use sigmoid or none"):
-        check_postprocess(Postprocess(task="detection", activation="softmax", boxes=Boxes(decode="db")))
+        check_postprocess(Postprocess(task="detection", activation="softmax", boxes=boxes))

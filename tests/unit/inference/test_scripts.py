@@ -11,19 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from halimede.api.base import convert
 from halimede.api.model import ModelSpec
 from halimede.errors import InvalidFieldError
 from halimede.inference import ModelError, SampleError, isolate, open_model
 from halimede.inference.scripts import bind
 from halimede.messages.file_facts import TrialReason
 from tests.graphs import FLOAT, write_graph
+from tests.unit.inference.world import spec_of
 
 LABELS = ["cap", "helmet"]
-
-
-def spec(**fields: Any) -> ModelSpec:
-    return convert({"url": "/m", "format": "onnx", **fields}, ModelSpec, "spec")
 
 
 def scripted(file: str = "post.py", **fields: Any) -> dict[str, Any]:
@@ -59,7 +55,7 @@ def answer(path: Path, wanted: ModelSpec, *frames: np.ndarray) -> list[Any]:
 
 def answers(folder: Path, code: str, *frames: np.ndarray, file: str = "post.py", **fields: Any) -> list[Any]:
     """Write a script next to a model; return the answers that it makes of frames."""
-    return answer(write(folder, code, file), spec(**{**scripted(file), **fields}), *frames)
+    return answer(write(folder, code, file), spec_of(**{**scripted(file), **fields}), *frames)
 
 
 def row(*values: float) -> np.ndarray:
@@ -90,7 +86,7 @@ class TestPostprocess:
     def test_a_function_of_another_name_is_called(self, folder: Path) -> None:
         (folder / "lib").mkdir()
         path = write(folder, "def read(outputs, size):\n    return 'anything'\n", "lib/read.py")
-        (found,) = answer(path, spec(**scripted("lib/read.py", function="read")), row(0, 0))
+        (found,) = answer(path, spec_of(**scripted("lib/read.py", function="read")), row(0, 0))
         assert found.label == "anything"
 
     def test_a_script_reads_files_next_to_it(self, folder: Path) -> None:
@@ -119,7 +115,7 @@ class TestPreprocess:
     def test_a_script_is_a_step_between_declared_ones(self, picture_model: Path) -> None:
         path = write(picture_model, "def preprocess(image):\n    return image[::2, ::2]\n", "pre.py")
         steps = [{"op": "grayscale"}, {"op": "script", "file": "pre.py"}, RESIZE, CAST]
-        wanted = spec(preprocess=steps, **scripted())
+        wanted = spec_of(preprocess=steps, **scripted())
         write(picture_model, "def postprocess(outputs, size):\n    return {'value': float(outputs['y'][0])}\n")
         frame = np.zeros((8, 16), np.uint8)
         frame[1::2] = 200  # in the rows that the script leaves out
@@ -144,7 +140,7 @@ class TestPreprocess:
         """If another sample of its batch fails, it is called with the same sample again."""
         path = write(folder, "def preprocess(row):\n    row[...] += 1\n    return row\n", "pre.py")
         steps = [{"op": "layout", "order": "flat"}, CAST, {"op": "script", "file": "pre.py"}]
-        wanted = spec(preprocess=steps, postprocess={"output": "y"})
+        wanted = spec_of(preprocess=steps, postprocess={"output": "y"})
         with pytest.raises(ModelError, match="read-only"):
             open_model(path, wanted)
 
@@ -174,7 +170,7 @@ class TestPreprocess:
         nodes = [("ReduceMax", ["x"], ["y"], {"axes": [3], "keepdims": 0})]
         write_graph(tmp_path / "model.onnx", nodes, {"x": (FLOAT, ["N", "H", "W", 3])}, {"y": (FLOAT, ["N", "H", 6])})
         path = write(tmp_path, "def preprocess(image):\n    return image[::2, ::2]\n", "pre.py")
-        wanted = spec(preprocess=[{"op": "script", "file": "pre.py"}], postprocess={"task": "detection"})
+        wanted = spec_of(preprocess=[{"op": "script", "file": "pre.py"}], postprocess={"task": "detection"})
         with pytest.raises(ModelError, match=r"spec\.preprocess\[0\]: .*\[240, 320, 3\] for \[480, 640, 3\].*declared"):
             open_model(path, wanted)
 
@@ -217,7 +213,7 @@ class TestFaults:
     def test_what_a_script_does_wrong_is_found_at_the_opening(self, folder: Path, code: str, says: str) -> None:
         path = write(folder, code)
         with pytest.raises(ModelError, match=r"^spec\.postprocess\." + says) as caught:
-            open_model(path, spec(**scripted()))
+            open_model(path, spec_of(**scripted()))
         missing = "ModuleNotFoundError" in says  # which the machine of the worker may have
         assert caught.value.reason is (TrialReason.INVALID if missing else TrialReason.SCRIPT)
 
@@ -234,19 +230,19 @@ class TestFaults:
     )
     def test_a_step_that_returns_no_input_is_found_too(self, folder: Path, code: str, says: str) -> None:
         path = write(folder, f"def preprocess(image):\n    {code}\n", "pre.py")
-        wanted = spec(preprocess=[{"op": "script", "file": "pre.py"}], postprocess={"output": "y"})
+        wanted = spec_of(preprocess=[{"op": "script", "file": "pre.py"}], postprocess={"output": "y"})
         with pytest.raises(ModelError, match=r"^spec\.preprocess.*" + says) as caught:
             open_model(path, wanted)
         assert caught.value.reason is TrialReason.SCRIPT
 
     def test_a_script_that_did_not_come_with_the_model_is_named(self, folder: Path) -> None:
         with pytest.raises(ModelError, match=r"spec\.postprocess\.script\.file: .*no readable file post\.py.*archive"):
-            open_model(folder / "model.onnx", spec(**scripted()))
+            open_model(folder / "model.onnx", spec_of(**scripted()))
 
     def test_a_pipe_in_place_of_a_script_is_not_waited_for(self, folder: Path) -> None:
         os.mkfifo(folder / "post.py")
         with pytest.raises(ModelError, match="no readable file"):
-            open_model(folder / "model.onnx", spec(**scripted()))
+            open_model(folder / "model.onnx", spec_of(**scripted()))
 
     def test_only_the_sample_that_a_script_fails_on_is_without_an_answer(self, folder: Path) -> None:
         code = """
@@ -270,7 +266,7 @@ class TestFaults:
         """
         path = write(folder, code, "pre.py")
         softmax = {"output": "y", "activation": "softmax"}
-        wanted = spec(preprocess=[{"op": "script", "file": "pre.py"}], postprocess=softmax)
+        wanted = spec_of(preprocess=[{"op": "script", "file": "pre.py"}], postprocess=softmax)
         with open_model(path, wanted) as model:
             prepared = [model.prepare(np.full((2, 2), value, np.uint8)) for value in (1, 9)]
             good, bad = isolate(prepared, model.predict)
@@ -281,7 +277,7 @@ class TestFaults:
     def test_nothing_is_written_next_to_a_script(self, folder: Path) -> None:
         path = write(folder, "def postprocess(outputs, size):\n    return 'x'\n")
         before = sorted(folder.rglob("*"))
-        answer(path, spec(**scripted()), row(0, 0))
+        answer(path, spec_of(**scripted()), row(0, 0))
         assert sorted(folder.rglob("*")) == before
 
     def test_an_estimator_and_a_script_are_not_mixed(self, folder: Path) -> None:
@@ -290,13 +286,13 @@ class TestFaults:
                 return "x"
 
         with pytest.raises(InvalidFieldError, match=r"spec\.postprocess\.script: .*the estimator does this itself"):
-            open_model(folder / "model.onnx", spec(**scripted()), Estimator)
+            open_model(folder / "model.onnx", spec_of(**scripted()), Estimator)
 
-    def test_a_new_version_of_a_script_is_not_the_old_one(self, folder: Path, tmp_path: Path) -> None:
+    def test_a_new_version_of_a_script_is_not_the_old_one(self, folder: Path) -> None:
         path = write(folder, "def postprocess(outputs, size):\n    return 'old'\n")
-        with open_model(path, spec(**scripted())) as old:
+        with open_model(path, spec_of(**scripted())) as old:
             write(folder, "def postprocess(outputs, size):\n    return 'new'\n")
-            with open_model(path, spec(**scripted())) as new:
+            with open_model(path, spec_of(**scripted())) as new:
                 labels = [model.predict([model.prepare(row(0, 0))])[0].label for model in (old, new)]
         assert labels == ["old", "new"]
 
@@ -320,5 +316,5 @@ class TestFaults:
 def test_scripts_of_a_model_that_is_a_folder_are_in_that_folder(tmp_path: Path) -> None:
     (tmp_path / "faces").mkdir()
     write(tmp_path / "faces", "def postprocess(outputs, size):\n    return 'found'\n")
-    loaded: Any = bind(spec(format="tensorflow", **scripted()), tmp_path / "faces")
+    loaded: Any = bind(spec_of(format="tensorflow", **scripted()), tmp_path / "faces")
     assert loaded.postprocess.script.call({}, None) == "found"

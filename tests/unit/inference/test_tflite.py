@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halimede.api.base import convert
-from halimede.api.model import ModelSpec
 from halimede.inference import ModelError, SampleError, UnsafeModelError, open_model
 from halimede.inference.runtimes.tflite import check_file
 from halimede.inference.tensor_model import open_tensors
-from halimede.models.desired_state import DesiredModel
-from halimede.worker.model_reload import ModelOpener
 from tests.lite_files import (
     softmax,
     write_classifier,
@@ -27,6 +24,7 @@ from tests.lite_files import (
     write_library_operator,
     write_weigher,
 )
+from tests.unit.inference.world import spec_of
 
 RANDOM = np.random.default_rng(1)
 WEIGHTS, BIAS = RANDOM.standard_normal((6, 3)).astype(np.float32), RANDOM.standard_normal(3).astype(np.float32)
@@ -34,8 +32,7 @@ ROWS = RANDOM.uniform(-4, 4, (20, 6)).astype(np.float32)
 SCORES = softmax(ROWS @ WEIGHTS + BIAS)
 
 
-def spec(**fields: object) -> ModelSpec:
-    return convert({"url": "/m", "format": "tflite", **fields}, ModelSpec, "spec")
+spec = functools.partial(spec_of, format="tflite")
 
 
 def test_a_model_answers_as_its_weights_compute_one_by_one_and_in_batches(tmp_path: Path) -> None:
@@ -53,25 +50,6 @@ def test_a_picture_goes_through_the_steps_of_the_spec(tmp_path: Path) -> None:
     with open_model(write_weigher(tmp_path / "m.tflite"), spec(labels=["dark", "bright"], preprocess=steps)) as model:
         pictures = [np.full((8, 8, 3), value, np.uint8) for value in (10, 240)]
         assert [model.predict([model.prepare(each)])[0].label for each in pictures] == ["dark", "bright"]
-
-
-async def test_scripts_of_its_archive_make_its_input_and_read_its_output_and_cannot_write(tmp_path: Path) -> None:
-    (tmp_path / "m/faces").mkdir(parents=True)
-    write_weigher(tmp_path / "m/faces/net.tflite")
-    code = "def preprocess(image):\n    return image.reshape(4).astype('float32') / 255\n"
-    code += "def postprocess(outputs, size):\n    if size == (4, 1):\n        open('{0}', 'w')\n"
-    code += "    return 'dark' if outputs['y'][0, 0] > 0.5 else 'bright'\n"
-    (tmp_path / "m/faces/both.py").write_text(code.format(tmp_path / "written"))
-    scripts = {"preprocess": [{"op": "script", "file": "both.py"}], "postprocess": {"script": {"file": "both.py"}}}
-    wish = DesiredModel(name="m", path=str(tmp_path / "m"), spec={"format": "tflite", **scripts})
-    loaded = await ModelOpener().open(wish)
-    pictures = [np.full((2, 2), value, np.uint8) for value in (10, 240)]
-    answers = await loaded.thread.call(lambda: loaded.model.predict([loaded.model.prepare(each) for each in pictures]))
-    assert [each.label for each in answers] == ["dark", "bright"]
-    with pytest.raises(SampleError, match="raised PermissionError"):
-        await loaded.thread.call(lambda: loaded.model.predict([loaded.model.prepare(pictures[0].reshape(4, 1))]))
-    assert not (tmp_path / "written").exists()
-    await loaded.close()
 
 
 @pytest.mark.parametrize(("batch", "shape"), [(-1, (-1, 6)), (1, (1, 6))])
@@ -132,14 +110,17 @@ def test_many_threads_get_each_their_own_answers(tmp_path: Path) -> None:
     assert all(np.allclose(a, softmax(part @ weights), atol=1e-4) for a, part in zip(found, parts, strict=True))
 
 
-def test_weights_in_other_files_are_refused_before_the_runtime_opens_the_file(tmp_path: Path) -> None:
-    with pytest.raises(UnsafeModelError, match="weights in other files: convert it"):
-        open_tensors(write_external(tmp_path / "m.tflite", "/etc/passwd"), "tflite")
-
-
-def test_an_operator_of_a_library_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnsafeModelError, match="an operator that comes in a library"):
-        open_tensors(write_library_operator(tmp_path / "m.tflite"), "tflite")
+@pytest.mark.parametrize(
+    ("write", "text"),
+    [
+        (lambda path: write_external(path, "/etc/passwd"), "weights in other files: convert it"),
+        (write_library_operator, "an operator that comes in a library"),
+    ],
+    ids=["weights in other files", "an operator of a library"],
+)
+def test_what_reaches_for_other_files_is_refused(tmp_path: Path, write: Callable[[Path], Path], text: str) -> None:
+    with pytest.raises(UnsafeModelError, match=text):
+        open_tensors(write(tmp_path / "m.tflite"), "tflite")
 
 
 @pytest.mark.parametrize("keep", [slice(0, 40), slice(0, -200), slice(0, 8)])
@@ -172,11 +153,10 @@ def test_no_bytes_break_the_check(tmp_path_factory: pytest.TempPathFactory, junk
 def test_without_its_package_the_error_is_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, package: str
 ) -> None:
-    absent: dict[str, ModuleType | None] = {package: None}
     for name in [name for name in sys.modules if name.split(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
     for module in ("tflite", "saved_model"):
         monkeypatch.delitem(sys.modules, f"halimede.inference.runtimes.{module}", raising=False)
-    monkeypatch.setitem(sys.modules, *next(iter(absent.items())))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, package, None)  # type: ignore[arg-type]
     with pytest.raises(ModelError, match=rf"run pip install 'halimede\[{form}\]'"):
         open_tensors(write_weigher(tmp_path / "m.tflite") if form != "tflite" else tmp_path / "m", form)

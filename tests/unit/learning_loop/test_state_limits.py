@@ -144,8 +144,6 @@ def test_a_version_that_is_undone_after_its_roll_out_leaves_the_loop_to_collect(
 
 
 def test_what_runs_in_each_state() -> None:
-    nothing = DesiredLoop(round=0, begins_s=0.0, audit_share=0.0, judge="", canary="", percent=0, withdrawn="")
-    assert DesiredLoop() == nothing
     loop = LoopState(version="2", round=4, begins_s=7.0)
     settings = LoopSettings(audit_share=0.3)
     assert {state: desired_loop(replace(loop, state=state), settings) for state in states._STEPS} == {

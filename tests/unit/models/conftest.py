@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from halimede.models import Cache
 from halimede.models.address_policy import VARIABLE
+from tests.origins import Origin, serving
 
 
 @pytest.fixture(autouse=True)
@@ -18,3 +20,10 @@ def _servers_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def cache(tmp_path: Path) -> Cache:
     return Cache(tmp_path / "cache")
+
+
+@pytest.fixture
+def origin(request: pytest.FixtureRequest) -> Iterator[Origin]:
+    """Serve the ``BODY`` of the test's module."""
+    with serving(request.module.BODY) as origin:
+        yield origin

@@ -85,13 +85,6 @@ def test_a_mistake_is_said(text: str) -> None:
         AddressPolicy.parse(text, "--fetch-allow")
 
 
-def test_it_comes_from_the_environment() -> None:
-    assert AddressPolicy.from_environment({}) == NOTHING
-    assert AddressPolicy.from_environment({"HALIMEDE_FETCH_ALLOW": "loopback"}) == AddressPolicy(
-        frozenset({AddressKind.LOOPBACK})
-    )
-
-
 @pytest.mark.parametrize(
     "host", ["127.1", "2130706433", "0x7f000001", "0X7F.1", "0177.0.0.1", "127.0.0.1.", "a.0x1", "1.2.3.4.5"]
 )

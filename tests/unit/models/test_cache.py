@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from halimede.models import Cache, Fetched, FetchError, FetchReason, fetch
 from halimede.models.archive import unpack
 from halimede.models.cache import CacheEntry, eviction_order, in_thread
+from tests.small_disk import fill, small_disk
 from tests.unit.models.archives import FILES, stored, tar
 from tests.waiting import patience
 
@@ -167,23 +168,16 @@ async def test_many_fetch_unpack_and_evict_at_a_time(cache: Cache, tmp_path: Pat
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
 def test_making_room_needs_none(tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,nr_inodes=64", "tmpfs", str(disk)], check=True)
-    try:
+    with small_disk(tmp_path / "disk", inodes=64) as disk:
         cache = Cache(disk / "cache")
         models = filled(cache, 3)
-        with contextlib.suppress(OSError), (disk / "ballast").open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
+        fill(disk / "ballast")
         with contextlib.suppress(OSError):
             for i in range(64):
                 (disk / f"inode{i}").touch()
         assert (os.statvfs(disk).f_bfree, os.statvfs(disk).f_ffree) == (0, 0)
         assert cache.evict([models[0].digest], 20 * KIB) == [models[1].digest]
         assert cache.remove(models[2].digest)
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 async def test_what_work_raises_after_its_caller_was_cancelled_is_not_reported_as_lost() -> None:

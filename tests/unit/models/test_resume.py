@@ -7,7 +7,6 @@ import hashlib
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from halimede.models import Cache, Fetched, FetchError, FetchReason, Stream, TransferLimits, fetch
+from halimede.models import Cache, Fetched, FetchReason, Stream, TransferLimits, fetch
 from halimede.models import partial_download as part_module
-from tests.origins import Handler, Origin, serving
+from tests.origins import Handler, Origin
 from tests.unit.models.archives import refusal
 from tests.waiting import patience
 
@@ -25,12 +24,6 @@ SIZE, HALF = 3_000_000, 1_500_000
 BODY, OTHER = (random.Random(seed).randbytes(SIZE) for seed in (1, 2))
 DIGEST = hashlib.sha256(BODY).hexdigest()
 PATIENT = TransferLimits(connect_s=30, inactivity_s=30, total_s=60)
-
-
-@pytest.fixture
-def origin() -> Iterator[Origin]:
-    with serving(BODY) as origin:
-        yield origin
 
 
 def parts(cache: Cache) -> list[str]:
@@ -90,31 +83,9 @@ async def test_without_digest_and_strong_etag_nothing_is_kept(etag: str, origin:
     assert "Range" not in origin.asked[-1].headers
 
 
-@pytest.mark.parametrize("sha256", [DIGEST, ""])
-async def test_a_server_without_ranges_begins_anew(sha256: str, origin: Origin, cache: Cache) -> None:
-    await broken_off(origin, cache, sha256)
-    origin.ranges = False
-    fetched, seen = await again(origin, cache, sha256)
-    assert (fetched.path.read_bytes() == BODY, seen[0]) == (True, 0)
-
-
-async def test_content_that_has_changed_is_read_from_its_beginning(origin: Origin, cache: Cache) -> None:
-    await broken_off(origin, cache, "")
-    origin.body, origin.etag = OTHER, '"2"'
-    fetched, seen = await again(origin, cache, "")
-    assert (fetched.path.read_bytes() == OTHER, seen[0]) == (True, 0)
-
-
 def ignores_if_range(handler: Handler) -> bool:
     del handler.headers["If-Range"]
     return False
-
-
-async def test_a_server_that_does_not_know_if_range_mixes_nothing(origin: Origin, cache: Cache) -> None:
-    await broken_off(origin, cache, "")
-    origin.body, origin.etag, origin.answers["/model"] = OTHER, '"2"', ignores_if_range
-    fetched, _ = await again(origin, cache, "")
-    assert fetched.path.read_bytes() == OTHER
 
 
 def another_part(handler: Handler) -> bool:
@@ -125,16 +96,35 @@ def another_part(handler: Handler) -> bool:
     return True
 
 
+def no_named_part(handler: Handler) -> bool:
+    if "Range" not in handler.headers:
+        return False
+    handler.head(206, {"Content-Length": "0"})
+    return True
+
+
+CHANGED = {"body": OTHER, "etag": '"2"'}
+
+
 @pytest.mark.parametrize(
-    "answer", [another_part, lambda h: "Range" in h.headers and (h.head(206, {"Content-Length": "0"}) or True)]
+    ("sha256", "changes"),
+    [
+        (DIGEST, {"ranges": False}),
+        ("", {"ranges": False}),
+        ("", CHANGED),
+        ("", CHANGED | {"answers": {"/model": ignores_if_range}}),
+        ("", {"answers": {"/model": another_part}}),
+        ("", {"answers": {"/model": no_named_part}}),
+    ],
+    ids=["no ranges, digest", "no ranges", "changed", "changed, no If-Range", "another part", "no named part"],
 )
-async def test_an_answer_that_is_another_part_is_not_used(
-    answer: Callable[[Handler], bool], origin: Origin, cache: Cache
+async def test_without_the_missing_part_of_the_same_content_a_download_begins_anew(
+    sha256: str, changes: dict[str, Any], origin: Origin, cache: Cache
 ) -> None:
-    await broken_off(origin, cache, "")
-    origin.answers["/model"] = answer
-    fetched, seen = await again(origin, cache, "")
-    assert (fetched.path.read_bytes() == BODY, seen[0]) == (True, 0)
+    await broken_off(origin, cache, sha256)
+    vars(origin).update(changes)
+    fetched, seen = await again(origin, cache, sha256)
+    assert (fetched.path.read_bytes() == origin.body, seen[0]) == (True, 0)
 
 
 async def test_a_beginning_that_was_wrong_costs_one_more_download(origin: Origin, cache: Cache) -> None:
@@ -211,33 +201,7 @@ async def test_what_nobody_comes_back_to_is_removed(origin: Origin, cache: Cache
     assert parts(cache) == []
 
 
-@pytest.mark.parametrize("sha256", [DIGEST, ""])
-async def test_a_caller_brings_a_scheme_of_its_own(sha256: str, cache: Cache) -> None:
-    asked: list[tuple[str, str, int]] = []
-    whole = asyncio.Event()
-
-    async def blocks(offset: int) -> Any:
-        yield BODY[offset:HALF] if offset < HALF else BODY[offset:]
-        if not whole.is_set():
-            raise FetchError(FetchReason.INTERRUPTED, "the bus broke off", temporary=True)
-
-    @asynccontextmanager
-    async def opener(url: str, known: str, limits: TransferLimits, offset: int) -> Any:
-        assert limits == PATIENT
-        asked.append((url, known, offset))
-        yield Stream(DIGEST, SIZE, blocks(offset), offset)
-
-    url = f"bus://any/sha256/{DIGEST}"
-    with pytest.raises(FetchError, match="broke off"):
-        await fetch(url, sha256, cache, limits=PATIENT, openers={"bus": opener})
-    whole.set()
-    assert (await fetch(url, sha256, cache, limits=PATIENT, openers={"bus": opener})).path.read_bytes() == BODY
-    assert asked == [(url, "", 0), (url, "", HALF)]
-    reason, _ = await refusal(fetch("ftp://h/x", "", cache, openers={"bus": opener}), "bus://")
-    assert reason is FetchReason.UNSUPPORTED_SCHEME
-
-
-async def test_a_body_that_ends_early_is_no_model(cache: Cache) -> None:
+async def test_of_a_callers_own_scheme_a_body_that_ends_early_is_no_model(cache: Cache) -> None:
     async def blocks() -> Any:
         yield BODY[:HALF]
 
@@ -246,3 +210,5 @@ async def test_a_body_that_ends_early_is_no_model(cache: Cache) -> None:
         yield Stream("", SIZE, blocks())
 
     assert await refusal(fetch("bus://x", "", cache, openers={"bus": opener})) == (FetchReason.INTERRUPTED, True)
+    refused = await refusal(fetch("ftp://h/x", "", cache, openers={"bus": opener}), "bus://")
+    assert refused == (FetchReason.UNSUPPORTED_SCHEME, False)

@@ -58,33 +58,23 @@ async def test_a_public_bucket_needs_no_key(store: Store, cache: Cache, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("environment", "asked", "reason"),
+    ("changes", "asked", "reason"),
     [
-        ({"ACCESS_KEY_ID": "OTHER"}, {}, FetchReason.ACCESS_DENIED),
+        ({"key_id": "OTHER"}, {}, FetchReason.ACCESS_DENIED),
         ({}, {"url": "s3://models/other.onnx"}, FetchReason.NOT_FOUND),
         ({}, {"limits": TransferLimits(max_bytes=1_000_000)}, FetchReason.TOO_LARGE),
         ({}, {"sha256": "0" * 64}, FetchReason.DIGEST_MISMATCH),
-        ({"S3_ENDPOINT_URL": "http://127.0.0.1:9"}, {}, FetchReason.UNREACHABLE),
+        ({"status": 503}, {}, FetchReason.HTTP_STATUS),
     ],
-    ids=["a wrong key", "what is not there", "what is too large", "another digest", "nobody there"],
+    ids=["a wrong key", "what is not there", "what is too large", "another digest", "a store in trouble"],
 )
-async def test_what_does_not_come_has_its_reason(  # noqa: PLR0917 - the columns, and fixtures
-    environment: dict[str, str],
-    asked: dict[str, Any],
-    reason: FetchReason,
-    store: Store,
-    cache: Cache,
-    monkeypatch: pytest.MonkeyPatch,
+async def test_what_does_not_come_has_its_reason_and_is_asked_for_once(
+    changes: dict[str, Any], asked: dict[str, Any], reason: FetchReason, store: Store, cache: Cache
 ) -> None:
-    enter(environment, monkeypatch)
+    vars(store).update(changes)
     error = await failure(cache, **asked)
-    assert (error.reason, error.temporary) == (reason, reason is FetchReason.UNREACHABLE)
-
-
-async def test_a_store_in_trouble_may_be_better_later(store: Store, cache: Cache) -> None:
-    store.status = 503
-    assert (await failure(cache)).temporary
-    assert len(store.requests) == 1  # patience is the caller's
+    assert (error.reason, error.temporary) == (reason, reason is FetchReason.HTTP_STATUS)
+    assert len(store.requests) == 1
 
 
 @pytest.mark.parametrize("how", ["breaks", "hangs"])

@@ -17,12 +17,11 @@ from skl2onnx import to_onnx
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
-from halimede import codec, topics
 from halimede.api.model import ModelSpec
 from halimede.inference import Model, open_model
-from halimede.messages import Prediction, Result
+from halimede.messages import Prediction
 from halimede.multiedge import Application, Finding, Item, JointTools, Tools, create
-from halimede.multiedge.fusion.calibration import load, main, measure
+from halimede.multiedge.fusion.calibration import load, measure
 from halimede.multiedge.stage import Parameters
 
 NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -115,23 +114,3 @@ def test_fusion_sees_better_than_the_best_single_source(scenes, tmp_path, rule):
     single = {camera: right(said, scene.truth) for camera, said in scene.predictions.items()}
     together = right(answers, scene.truth)
     assert together >= max(single.values()) + (0.05 if rule == "product" else 0.0)
-
-
-def test_calibration_reads_recorded_results(scenes, tmp_path, capsys):
-    labelled, _ = scenes
-    parameters = Parameters({})
-    answers = fused(labelled, create("fusion", "", parameters), parameters, tmp_path)
-    recorded, truth = tmp_path / "results.jsonl", tmp_path / "truth.csv"
-    with recorded.open("wb") as file:
-        for camera, said in labelled.predictions.items():
-            for i, own in enumerate(said):
-                result = Result(id=f"{i:032x}", service="s", camera=camera, sequence=i, by="joint",
-                                prediction=answers[i], edge=own, worker="w")  # fmt: skip
-                file.write(codec.encode(topics.MULTI_RESULT, result) + b"\n")
-    lines = [f"{camera},{i},{name}" for camera in CAMERAS for i, name in enumerate(labelled.truth)]
-    truth.write_text("\n".join(["camera,sequence,truth", *lines]))
-    assert main([str(recorded), "--truth", str(truth)]) == 0
-    from_results = capsys.readouterr().out
-    assert main([str(table(labelled, tmp_path / "labelled.csv"))]) == 0
-    assert from_results == capsys.readouterr().out
-    assert 'key: "temperature.hidden"' in from_results

@@ -19,6 +19,7 @@ from halimede.multiedge.joint_server import JointServer
 from halimede.multiedge.stage import Finding, Joint, JointTools, Outcome, Parameters
 from halimede.offload.channel import hop
 from halimede.pipeline.executor import ModelStuckError, ModelThread
+from tests.inbox import Inbox
 from tests.simulated import eventually
 
 NS, SERVICE = "default", "lobby"
@@ -44,6 +45,8 @@ class Awkward(Joint):
                 self.hangs.wait(2 * HANGS_S)
             elif label == "spoil":
                 self.spoilt = "due"
+            elif label == "fuse":
+                fused.append(Fused(instant=7.0, rule="vote"))
             if label == "unwritable":
                 answers[finding.key] = Prediction(value=object())
                 fused.append(Fused(instant=0.0, rule="vote", value=object()))
@@ -124,9 +127,13 @@ async def desk(limit_s: float = 60.0) -> AsyncIterator[Desk]:
 
 
 @pytest.mark.simulated
-async def test_an_answer_that_cannot_be_written_fails_alone() -> None:
+async def test_an_answer_that_cannot_be_written_fails_alone_and_what_is_fused_is_published() -> None:
     async with desk() as d:
+        fused: Inbox[Fused] = Inbox()
+        await d.asker.subscribe(topics.FUSED.filter(), fused)
         bad = await d.send("unwritable")
+        await d.answer(await d.send("fuse"))
+        await eventually(lambda: fused.read(lambda body: body.instant) == [7.0])
         assert await d.answers_others()
         assert (await d.answer(bad)).error == "failed"
         assert (await d.answer(await d.send("unwritable"))).error == "failed"

@@ -37,22 +37,6 @@ async def test_when_the_eldest_dies_the_next_one_goes_on_with_what_it_knew(tmp_p
         assert answer.body.error == "5 known"
 
 
-async def test_a_killed_members_frames_are_answered_by_the_others_and_none_counts_as_lost(tmp_path: Path) -> None:
-    async with members(tmp_path) as world:
-        a, _ = [await world.start(name, "together") for name in "ab"]
-        ids = []
-        for value in range(40):
-            ids.append(await world.send(100 + value % 50))
-            if value == 20:
-                await a.kill()
-            await asyncio.sleep(0.02)
-        await world.answers(ids)
-        await world.start("a", "together")
-        await eventually(lambda: world.infos["a"][-1].status == "running")  # its earlier life said so, too
-        assert world.info("a").lost == 0
-        await world.answer(await world.send(10))
-
-
 class Broken(Pixel):
     """Fails at once, so that it seems to be quick."""
 

@@ -27,8 +27,8 @@ def times(count: int) -> list[float]:
     return [SERVICE_S] * (count - 1) + [SERVICE_S * 10] if count > 1 else [SERVICE_S]
 
 
-async def answered_part(count: int, cameras: str, *, share: bool = True) -> float:
-    async with site(times(count), share=share) as made:
+async def answered_part(count: int, cameras: str) -> float:
+    async with site(times(count)) as made:
         return await offered(made, rates(made, cameras, 1.1)) / made.capacity
 
 
@@ -36,10 +36,6 @@ async def answered_part(count: int, cameras: str, *, share: bool = True) -> floa
 @pytest.mark.parametrize("count", [1, 3, pytest.param(6, marks=pytest.mark.slow)])
 def test_together_they_answer_nine_tenths_of_what_the_sum_of_them_can(count: int, cameras: str) -> None:
     assert simulate(answered_part(count, cameras)) >= 0.9
-
-
-def test_without_sharing_a_busy_worker_is_alone_with_its_frames() -> None:
-    assert simulate(answered_part(3, "one", share=False)) < 0.5
 
 
 @pytest.mark.slow

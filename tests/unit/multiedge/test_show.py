@@ -49,7 +49,6 @@ def test_an_installed_application_that_cannot_be_loaded_is_named_with_the_cause(
 @pytest.mark.parametrize(
     ("arguments", "status", "text"),
     [
-        (["--entry", "examples.stages.count:application"], 0, "-> classify -> count => total -> sink"),
         (["nobody"], 1, "spec.application.name: 'nobody' is not accepted: use one of balance, fusion, reid"),
         (["reid", "-p", "detect"], 1, "write KEY=VALUE"),
         ([], 2, "give the name of an application, or --entry"),

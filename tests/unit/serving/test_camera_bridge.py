@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from halimede import topics
-from halimede.bus import Delivery
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.frames import new_frame, pack
 from halimede.messages import DeadLetter
@@ -18,6 +17,7 @@ from halimede.serving.errors import ModelUnavailableError
 from halimede.serving.router import camera_bridge
 from halimede.serving.router.camera_bridge import CameraBridge, RouterIdentity
 from halimede.serving.router.router import Router
+from tests.inbox import Inbox
 from tests.simulated import eventually
 
 
@@ -35,23 +35,19 @@ async def test_a_raw_frame_is_not_encoded_on_the_event_loop(monkeypatch: pytest.
         return encode(*args)
 
     monkeypatch.setattr(camera_bridge, "encode_image", encode_and_record)
-    letters: list[DeadLetter] = []
-
-    async def letter(delivery: Delivery[DeadLetter]) -> None:
-        letters.append(delivery.body)
-
+    letters: Inbox[DeadLetter] = Inbox()
     broker = MemoryBroker()
     async with MemoryBus("router", broker) as bus, MemoryBus("camera", broker) as camera:
         await bus.wait_connected(5)
         await camera.wait_connected(5)
-        await camera.subscribe(topics.DEAD_LETTER.filter(), letter)
+        await camera.subscribe(topics.DEAD_LETTER.filter(), letters)
         bridge = CameraBridge(bus, cast("Router", UnavailableRouter()), RouterIdentity("ns", "s", "w", "n"), ["cam0"])
         running = asyncio.create_task(bridge.run())
         await asyncio.sleep(0.01)
         frame = new_frame(np.zeros((4, 4, 3), np.uint8))
         await camera.publish(topics.CAMERA_FRAME.at(ns="ns", camera="cam0"), pack(frame))
-        await eventually(lambda: letters)
+        await eventually(lambda: letters.deliveries)
         running.cancel()
     assert threads
     assert threading.main_thread() not in threads
-    assert "nobody to answer" in letters[0].reason
+    assert "nobody to answer" in letters.deliveries[0].body.reason

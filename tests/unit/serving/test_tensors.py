@@ -52,10 +52,6 @@ def test_bfloat16_is_the_nearest_that_there_is(array):
     assert np.array_equal(bits_of(as_float(bits_of(array))), bits_of(array))
 
 
-def test_nested_data_is_read_in_c_order():
-    assert from_values("x", "INT32", [2, 2], [[1, 2], [3, 4]]).array.tolist() == [[1, 2], [3, 4]]
-
-
 @pytest.mark.parametrize(
     ("kind", "shape", "values", "what"),
     [

@@ -9,7 +9,10 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
+from halimede.messages import TensorFile
 from halimede.training.settings import Program, TrainingSettings, read_training
+from halimede.training.tensor_exchange import TensorExchange
+from halimede.training.weights import digest_of
 
 JOB, AGGREGATOR = "digits", "digits-aggregator"
 NAMES = {"ns": "default", "job": JOB}
@@ -33,6 +36,15 @@ def party_settings(
         "TRAIN_DATASET_URL": str(data), "TRAINING": json.dumps(training),
     }  # fmt: skip
     return read_training(program, environ)
+
+
+def offer(exchange: TensorExchange, folder: Path, content: bytes, *, served: bytes | None = None) -> TensorFile:
+    """Offer a file of tensors. ``served``: what a fetcher gets in place of its content."""
+    file = TensorFile(digest=digest_of(content), size=len(content))
+    path = folder / f"file-{file.digest}"
+    path.write_bytes(content if served is None else served)
+    exchange.offered[file.digest] = path
+    return file
 
 
 @contextlib.asynccontextmanager

@@ -24,7 +24,7 @@ from halimede.training.tensor_file import decode, encode
 from halimede.training.weights import Weights, digest_of, specs_of
 from halimede.worker.status_reporter import StatusReporter
 from tests.simulated import eventually
-from tests.unit.training.parties import AGGREGATOR, JOB, NAMES, party_settings, running
+from tests.unit.training.parties import AGGREGATOR, JOB, NAMES, offer, party_settings, running
 
 pytestmark = pytest.mark.simulated
 
@@ -93,11 +93,7 @@ class Job:
 
     def offer(self, value: float) -> TensorFile:
         """Offer an update that adds a value to all weights."""
-        content = encode({"layer": np.full(4, value, np.float32)})
-        file = TensorFile(digest=digest_of(content), size=len(content))
-        (self.folder / file.digest).write_bytes(content)
-        self.exchange.offered[file.digest] = self.folder / file.digest
-        return file
+        return offer(self.exchange, self.folder, encode({"layer": np.full(4, value, np.float32)}))
 
     async def is_open(self, number: int) -> None:
         await eventually(lambda: (self.last.number, self.last.state) == (number, "open"), LONG)
@@ -171,10 +167,15 @@ async def test_a_report_follows_the_rounds_of_a_job_until_it_is_done(world: Job)
     assert world.stored()["layer"].tolist() == [3.0] * 4
 
 
-async def test_an_open_round_says_who_is_done_with_it_and_how_long_it_lasts(tmp_path: Path) -> None:
+async def test_a_round_says_what_it_waits_for_then_who_is_done_with_it_and_how_long_it_lasts(tmp_path: Path) -> None:
     async with job(tmp_path, minClients=2) as world:
-        assert world.last.remaining_ms == 0
-        await world.opens(TRAINER, "n1")
+        for count, trainer in enumerate((TRAINER, "n1")):
+            text = f"{count} of 2 trainers can take part: 2 must"
+            await eventually(lambda text=text: world.last.message == text, LONG)
+            assert (world.last.reason, world.last.remaining_ms) == ("TooFewTrainers", 0)
+            await world.publish(trainer)
+        await world.is_open(1)
+        assert (world.last.reason, world.last.message) == ("", "")
         assert world.last.remaining_ms == pytest.approx(1000 * DEADLINE_S, rel=0.01)
         await world.update(1.0)
         await eventually(lambda: world.last.received == [TRAINER], LONG)
@@ -227,26 +228,18 @@ async def test_updates_and_their_bytes_and_the_time_of_a_round_are_metrics(world
     assert world.samples()["training_updates_total", "Received"] == 2
 
 
-async def test_a_restarted_job_continues_its_count_of_bytes_and_its_weights(tmp_path: Path) -> None:
-    async with job(tmp_path) as world:
-        await world.finish()
-        before, weights = world.progress, world.stored()["layer"].tolist()
-    async with job(tmp_path) as world:
-        await eventually(lambda: world.last.state == "done", LONG)
-        assert (world.last.epoch, world.progress.bytes, world.progress.model) == (2, before.bytes, before.model)
-        assert world.stored()["layer"].tolist() == weights
-
-
 @pytest.mark.parametrize(("rounds", "state", "number"), [(2, "done", 3), (3, "waiting", 3), (1, "done", 3)])
-async def test_a_job_that_is_done_goes_on_only_if_it_has_further_rounds(
+async def test_a_restarted_job_has_its_bytes_and_weights_and_goes_on_only_if_it_has_further_rounds(
     tmp_path: Path, rounds: int, state: str, number: int
 ) -> None:
     async with job(tmp_path) as world:
         await world.finish()
+        before, weights = world.progress, world.stored()["layer"].tolist()
     async with job(tmp_path, rounds=rounds) as world:
         await asyncio.sleep(1)
-        assert (world.last.state, world.last.number) == (state, number)
-        assert (world.last.model is None) == (state == "waiting")
+        assert (world.last.epoch, world.last.state, world.last.number) == (2, state, number)
+        assert (world.progress.bytes, world.stored()["layer"].tolist()) == (before.bytes, weights)
+        assert world.last.model == (before.model if state == "done" else None)
         if state == "waiting":
             await world.opens(number=3)
             assert not world.last.only_evaluate
@@ -346,16 +339,3 @@ async def test_a_state_of_another_round_is_counted_once_and_its_trainer_is_waite
         await world.publish(epoch=2, number=1, reason="TrainingFailed")
         await eventually(lambda: world.last.refused == {TRAINER: "TrainingFailed"}, LONG)
         assert world.last.dropped == {"UnknownRound": 1, "RoundRepeated": 1, "TrainingFailed": 1}
-
-
-async def test_a_job_that_waits_for_trainers_has_its_present_reason_and_none_once_they_are_there(
-    tmp_path: Path,
-) -> None:
-    async with job(tmp_path, rounds=9, minClients=2) as world:
-        for count, trainer in enumerate((TRAINER, "n1")):
-            text = f"{count} of 2 trainers can take part: 2 must"
-            await eventually(lambda text=text: world.last.message == text, LONG)
-            assert world.last.reason == "TooFewTrainers"
-            await world.publish(trainer)
-        await eventually(lambda: world.last.state == "open", LONG)
-        assert (world.last.reason, world.last.message) == ("", "")

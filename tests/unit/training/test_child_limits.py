@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import signal
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 
 from halimede.api.model import ModelSpec
-from halimede.api.trainingmodel import TrainingLimits
 from halimede.errors import InvalidFieldError
 from halimede.messages import Compression, TensorSpec
 from halimede.system.process_limits import CLOCK_FACTOR
@@ -20,10 +19,9 @@ from halimede.training import child
 from halimede.training.child_messages import TrainingResult, TrainingTask
 from halimede.training.child_process import MOST_BYTES, TrainingProcess, most_bytes, verdict
 from halimede.training.data import SampleCache
-from halimede.training.settings import JobSettings, TrainingSettings
-from halimede.training.tensor_file import encode, encode_update, size_limit, value_count
+from halimede.training.tensor_file import size_limit, value_count
 from halimede.training.trainer import import_trainer
-from tests.unit.training.test_limits_of_parties import worker_settings
+from tests.unit.training.parties import party_settings
 
 MIB = 1024**2
 SPECS = [TensorSpec(name="a", dtype="float32", shape=[10, 3]), TensorSpec(name="b", dtype="float64", shape=[5])]
@@ -83,10 +81,11 @@ async def test_the_task_of_a_step_has_the_limits_of_its_job(monkeypatch: pytest.
         return TrainingResult()
 
     monkeypatch.setattr(TrainingProcess, "_run", run)
-    limits = TrainingLimits(memory_mb=32, seconds=7.0, cores=3)
-    job = JobSettings(trainers={"t0": "edge0"}, entry="m:T", limits=limits, since_s=5.0)
-    settings = TrainingSettings(worker_settings(tmp_path, "/present"), job, tmp_path, reference="/first")
-    await TrainingProcess(settings).step("train", specs=SPECS)
+    limits = {"memoryMb": 32, "seconds": 7.0, "cores": 3}
+    training = {"trainers": {"t0": "edge0"}, "entry": "m:T", "limits": limits, "sinceS": 5.0}
+    settings = party_settings("trainer", "t0", tmp_path, tmp_path, training)
+    worker = replace(settings.worker, model_path="/present")
+    await TrainingProcess(replace(settings, worker=worker, reference="/first")).step("train", specs=SPECS)
     (task,) = tasks
     assert (task.memory_bytes, task.seconds, task.cores) == (32 * MIB, 7.0, 3)
     assert (task.clock_s, task.written_bytes) == (7.0 * CLOCK_FACTOR, most_bytes(SPECS))
@@ -120,14 +119,6 @@ def test_a_long_message_of_a_failure_is_cut_to_a_thousand_characters() -> None:
     assert len(long) <= 1000
     assert long.startswith("begin")
     assert long.endswith("end")
-
-
-def test_files_of_tensors_are_within_their_limit_in_each_form() -> None:
-    assert size_limit(SPECS) - size_limit(SPECS[:1]) == 320 + 5 * 8 + 5 * 4
-    rng = np.random.default_rng(0)
-    weights = {spec.name: rng.normal(size=spec.shape).astype(spec.dtype) for spec in SPECS}
-    for content in (encode(weights), *(encode_update(weights, Compression(top_k=share)) for share in (0.01, 0.5, 1.0))):
-        assert len(content) <= size_limit(SPECS)
 
 
 @pytest.mark.parametrize(

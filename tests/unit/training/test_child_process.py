@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,32 +14,20 @@ import msgspec
 import numpy as np
 import pytest
 
-from halimede.api.trainingmodel import TrainingLimits
 from halimede.system.process_limits import can_raise_priority
 from halimede.training.child_process import MORE_BYTES, TrainingProcess, run_step
-from halimede.training.settings import JobSettings, TrainingSettings
+from halimede.training.settings import TrainingSettings
 from halimede.training.tensor_file import decode
 from halimede.training.weights import digest_of
 from tests.simulated import eventually
 from tests.training_world import LABELS, shares, write
-from tests.unit.training.test_limits_of_parties import worker_settings
+from tests.unit.training.parties import party_settings
 
 pytestmark = pytest.mark.timeout(120)
 
 HOSTILE = """
 import os, pathlib
 from halimede.training.trainers.perceptron import Perceptron
-
-try:
-    os.ftruncate(os.memfd_create("large"), 8 * 1024**3)
-    refused = False
-except OSError:
-    refused = True
-
-class Fills(Perceptron):
-    def train(self, data, weights):
-        found, _ = super().train(data, weights)
-        return found, {"refused": refused}
 
 class Writes(Perceptron):
     def train(self, data, weights):
@@ -117,9 +104,9 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def settings(folder: Path, entry: str = "Perceptron", **limits: float) -> TrainingSettings:
     rows, classes = shares(1, 200)[0]
-    worker = worker_settings(folder, labels=LABELS)
-    job = JobSettings(trainers={"t0": "edge0"}, entry=entry, limits=TrainingLimits(**limits))  # type: ignore[arg-type]
-    return TrainingSettings(worker, job, write(folder / "samples.npz", rows, classes))
+    training = {"trainers": {"t0": "edge0"}, "entry": entry, "limits": limits}
+    data = write(folder / "samples.npz", rows, classes)
+    return party_settings("trainer", "t0", folder, data, training, labels=LABELS)
 
 
 def children() -> set[str]:
@@ -163,6 +150,7 @@ async def test_first_weights_may_be_large_although_nobody_knows_their_size_yet(t
         ("Writes", "TrainingFailed", "Permission"),
         ("Raises", "TrainingFailed", "RuntimeError: no luck"),
         ("Allocates", "OutOfMemory", "raise memoryMb"),
+        ("Spins", "TrainingTooSlow", "raise seconds"),
         ("Diverges", "WeightsNotFinite", "not finite"),
         ("Reshapes", "WeightsShape", "other names, types or shapes"),
         ("Measures", "TrainingFailed", "finite numbers"),
@@ -170,22 +158,13 @@ async def test_first_weights_may_be_large_although_nobody_knows_their_size_yet(t
     ],
 )
 async def test_what_fails_has_a_reason(tmp_path: Path, code: str, entry: str, reason: str, text: str) -> None:
-    told = settings(tmp_path, f"{code}:{entry}", memory_mb=512)
+    told = settings(tmp_path, f"{code}:{entry}", memoryMb=512, seconds=1 if entry == "Spins" else 60)
     result = await run_step(told, "initial", shape=[64])
     if entry != "Missing":
         result = await run_step(told, "train", weights=result.content, specs=result.specs)
     assert result.reason == reason
     assert text in result.message
     assert not (tmp_path / "written").exists()
-
-
-async def test_a_step_without_end_is_ended(tmp_path: Path, code: str) -> None:
-    told = settings(tmp_path, f"{code}:Spins", seconds=1)
-    first = await run_step(told, "initial", shape=[64])
-    began = time.monotonic()
-    result = await run_step(told, "train", weights=first.content, specs=first.specs)
-    assert result.reason == "TrainingTooSlow"
-    assert time.monotonic() - began < 60
 
 
 async def test_a_cancelled_step_leaves_no_process(tmp_path: Path, code: str) -> None:
@@ -208,10 +187,6 @@ async def test_a_step_computes_when_nobody_else_does_and_has_no_credentials(tmp_
     # some kernels compare the policies of processes only within a session
     policy = os.SCHED_IDLE if can_raise_priority() else os.SCHED_BATCH
     assert metrics == {"policy": policy, "session": os.getsid(0), "secrets": 0}
-
-
-async def test_a_module_can_make_no_large_file_while_it_is_imported(tmp_path: Path, code: str) -> None:
-    assert await trained(settings(tmp_path, f"{code}:Fills")) == ("", "", {"refused": True})
 
 
 @pytest.fixture

@@ -10,9 +10,7 @@ import pytest
 
 from halimede.api.model import ModelSpec
 from halimede.api.processing import Postprocess
-from halimede.errors import DecodeError
 from halimede.frames import new_frame
-from halimede.hard_samples.store import HardSampleStore
 from halimede.hard_samples.stream_counts import StreamCounts
 from halimede.learning_loop.sampling import is_held_out
 from halimede.messages import Prediction
@@ -22,7 +20,6 @@ from halimede.training.kept_data import (
     GROUP_NS,
     HELD_OUT,
     REPLAY,
-    _image,
     _period,
     _read,
     is_kept,
@@ -209,15 +206,3 @@ def test_three_tenths_of_a_training_set_are_reminders_drawn_without_need_to_repe
     assert both.train.classes == 2
     exact = with_replay(node(700), node(300, first=10_000))
     assert len(set(exact.train.samples[700:, 0].tolist())) == 300
-
-
-def test_a_picture_that_is_no_array_is_an_error_with_its_path(tmp_path: Path) -> None:
-    store(tmp_path, 1)
-    (path,) = tmp_path.glob("*.npy")
-    sample = HardSampleStore(tmp_path, 10**9, 10**6)
-    sample.open()
-    entry = sample.get(path.stem.split("-")[1])
-    for content in (b"", b"no array"):
-        path.write_bytes(content)
-        with pytest.raises(DecodeError, match=path.name):
-            _image(path, entry[0])

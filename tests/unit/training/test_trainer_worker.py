@@ -26,11 +26,11 @@ from halimede.training.settings import TrainingSettings
 from halimede.training.starvation import promised_share
 from halimede.training.tensor_exchange import TensorExchange
 from halimede.training.tensor_file import encode
-from halimede.training.trainer_worker import FAILS_AGAIN_S, READ_AGAIN_S, TrainerWorker
+from halimede.training.trainer_worker import FAILS_AGAIN_S, TrainerWorker
 from halimede.training.weights import WeightsError, digest_of, specs_of
 from halimede.worker.status_reporter import StatusReporter
 from tests.simulated import eventually
-from tests.unit.training.parties import AGGREGATOR, JOB, NAMES, party_settings, running
+from tests.unit.training.parties import AGGREGATOR, JOB, NAMES, offer, party_settings, running
 
 pytestmark = pytest.mark.simulated
 
@@ -64,10 +64,7 @@ class OneTrainer:
         self.reporter: StatusReporter | None = None
         self.exchange = TensorExchange(bus, "default", JOB, AGGREGATOR)
         self.weights = {"layer": np.zeros(4, np.float32)}
-        content = encode(self.weights)
-        self.file = TensorFile(digest=digest_of(content), size=len(content))
-        self.exchange.offered[self.file.digest] = folder / "weights"
-        (folder / "weights").write_bytes(content)
+        self.file = offer(self.exchange, folder, encode(self.weights))
 
     async def step(self, do: Any, **values: Any) -> TrainingResult:
         """Return what a step of the user's code would."""
@@ -173,16 +170,6 @@ async def test_a_trainer_continues_with_the_checkpoint_of_its_own_job(tmp_path: 
         assert (await world.train(2)).update == second.update, "it is not trained again"
 
 
-async def test_samples_that_cannot_be_used_are_reported_and_read_again(tmp_path: Path) -> None:
-    async with one_trainer(tmp_path, trouble="DatasetEmpty") as world:
-        state = world.states[-1]
-        assert (state.number, state.samples, state.reason, state.message) == (0, 0, "DatasetEmpty", "no samples")
-        world.trouble = ""
-        await eventually(lambda: world.states[-1].reason == "", 2 * READ_AGAIN_S)
-        assert world.states[-1].samples == 50
-        assert (await world.train(1)).number == 1
-
-
 async def test_the_samples_of_a_report_are_those_to_train_on_and_those_that_are_held_out(world: OneTrainer) -> None:
     await world.train(1)
     progress = world.reporter.training()
@@ -216,10 +203,13 @@ async def test_a_share_is_kept_and_reported_only_if_it_is_promised(
 async def test_samples_are_read_again_each_half_minute_and_a_failing_trainer_tries_each_hour(tmp_path: Path) -> None:
     async with one_trainer(tmp_path, trouble="DatasetEmpty") as world:
         await eventually(lambda: len(world.steps) == 3, LONG)
+        state = world.states[-1]
+        assert (state.number, state.samples, state.reason, state.message) == (0, 0, "DatasetEmpty", "no samples")
         first, second, third = world.steps_of("describe")
         assert (second - first, third - second) == pytest.approx((30.0, 30.0), abs=0.01)
         world.trouble, world.failing = "", frozenset({1, 2, 3})
         await eventually(lambda: not world.states[-1].reason, LONG)
+        assert world.states[-1].samples == 50
         for number in (1, 2, 3):
             await world.train(number)
         reads = len(world.steps_of("describe"))
@@ -300,11 +290,11 @@ async def test_the_last_round_is_only_evaluated_and_offers_no_update(world: OneT
     assert [do for do, _, _ in world.steps if do != "describe"] == ["train", "evaluate"]
 
 
-async def test_a_step_gets_the_weights_and_a_seed_of_its_own_in_each_round(world: OneTrainer, tmp_path: Path) -> None:
+async def test_a_step_gets_the_weights_and_a_seed_of_its_own_in_each_round(world: OneTrainer) -> None:
     for number in (1, 2):
         await world.train(number, seed=number, parameters={"mu": 0.5})
     (_, first, _), (_, second, _) = (step for step in world.steps if step[0] == "train")
-    assert first["weights"] == (tmp_path / "weights").read_bytes()
+    assert first["weights"] == encode(world.weights)
     assert first["round_parameters"] == {"mu": 0.5}
     assert first["seed"] == int(digest_of(b"1/n0")[:8], 16)
     assert second["seed"] == int(digest_of(b"2/n0")[:8], 16)
@@ -377,12 +367,7 @@ async def test_outside_of_its_hours_a_node_does_not_train_and_says_why(
 async def test_a_trainer_compares_the_model_of_a_finished_job_once(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     async with one_trainer(tmp_path, compares=True) as world:
-        models = []
-        for content in (b"first", b"second"):
-            model = TensorFile(digest=digest_of(content), size=len(content))
-            (tmp_path / model.digest).write_bytes(content)
-            world.exchange.offered[model.digest] = tmp_path / model.digest
-            models.append(model)
+        models = [offer(world.exchange, tmp_path, content) for content in (b"first", b"second")]
         await eventually(lambda: world.states[-1].samples == 50, LONG)
         for count, model in enumerate(models, 1):
             for _ in range(2):
@@ -390,7 +375,7 @@ async def test_a_trainer_compares_the_model_of_a_finished_job_once(tmp_path: Pat
                 await asyncio.sleep(30)
             assert len(world.steps_of("compare")) == count
             assert world.reporter.training().compared == model.digest
-            assert (tmp_path / "state" / "candidate.onnx").read_bytes() == (tmp_path / model.digest).read_bytes()
+            assert digest_of((tmp_path / "state" / "candidate.onnx").read_bytes()) == model.digest
         world.trouble = "OutOfMemory"
         await world.publish(9, state="done", model=models[0])
         await asyncio.sleep(30)

@@ -84,7 +84,6 @@ def test_a_sample_is_held_out_whatever_its_position_and_company() -> None:
     second = split(samples[order], labels[order], 2)
     out = {sample.tobytes() for sample in first.held_out.samples}
     assert {s.tobytes() for s in second.held_out.samples} == {s.tobytes() for s in samples[order]} & out
-    assert 0.1 < len(first.held_out) / 200 < 0.3
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import shutil
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from halimede.training.weights import DTYPES, Weights, WeightsError, add, digest
 from halimede.worker.status_reporter import StatusReporter
 from tests.simulated import eventually
 from tests.training_world import LABELS, shares, write
-from tests.unit.training.parties import AGGREGATOR, JOB, NAMES, party_settings
+from tests.unit.training.parties import AGGREGATOR, JOB, NAMES, offer, party_settings
 
 pytestmark = pytest.mark.simulated
 
@@ -316,13 +317,7 @@ class FakeAggregator:
         compression = msgspec.convert(COMPRESSION, Compression)
         self.second, self.change = ErrorFeedback(compression).advance(self.first, add(self.first, delta))
         self.delta = delta
-
-    def offer(self, content: bytes, *, served: bytes | None = None) -> TensorFile:
-        digest = digest_of(content)
-        path = self.world.folder / f"file-{digest}"
-        path.write_bytes(content if served is None else served)
-        self.exchange.offered[digest] = path
-        return TensorFile(digest=digest, size=len(content))
+        self.offer = functools.partial(offer, self.exchange, world.folder)
 
     async def open(self, number: int, weights: Weights, **more: Any) -> None:
         """Open a round, and wait until the trainer has an update for it."""
@@ -421,19 +416,3 @@ def test_both_parties_make_the_same_weights_of_a_change(
     for name, tensor in weights.items():
         if tensor.dtype.kind != "f":
             assert np.array_equal(tensor, aggregated[name])
-
-
-def follow(courses: Sequence[Weights], compression: Compression) -> float:
-    """Return how far the weights of trainers are from the aggregated ones after some rounds of changes."""
-    feedback, weights, ideal = ErrorFeedback(compression), courses[0], courses[0]
-    for after in courses[1:]:
-        aggregated = add(weights, {name: after[name] - ideal[name] for name in after})
-        weights, _ = feedback.advance(weights, aggregated)
-        ideal = after
-    return max(float(np.abs(weights[name] + feedback.residual[name] - ideal[name]).max()) for name in ideal)
-
-
-def test_what_a_change_leaves_out_is_in_the_residual() -> None:
-    random = np.random.default_rng(0)
-    courses = [{"w": random.normal(size=200).astype(np.float32)} for _ in range(20)]
-    assert follow(courses, Compression(dtype="float16", top_k=0.1)) < 1e-4

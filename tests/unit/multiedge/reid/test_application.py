@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from halimede.errors import InvalidFieldError
@@ -13,7 +12,7 @@ from halimede.inference import Model
 from halimede.messages import Prediction
 from halimede.multiedge import Finding, JointTools, Parameters, create
 from halimede.multiedge.reid import Matcher
-from tests.staged import a_picture, an_item, some_tools
+from tests.staged import an_item, some_tools
 
 
 @pytest.mark.parametrize("detect", ["model", "whole"])
@@ -39,27 +38,14 @@ def test_two_workers_and_their_matcher(tmp_path: Path, models: Mapping[str, Mode
     joint.close()
 
 
-def test_what_moves_is_found_without_a_detector(models: Mapping[str, Model]) -> None:
-    application = create("reid", "", Parameters({"detect": "motion"}))
-    assert not application.share
-    stages = [make(some_tools(models, model="describer")) for make in application.stages]
-    noise = np.random.default_rng(0)
-    joined = []
-    for number in range(20):
-        places = [(20 + 4 * number, 40, 44 + 4 * number, 70)] if number > 8 else []
-        item = an_item()
-        light = noise.normal(40, 2, (120, 160, 1))
-        item.image = np.clip(a_picture(*places, size=(120, 160)) + light, 0, 255).astype(np.uint8)
-        for stage in stages:
-            stage.run([item])
-        joined.append(application.joins(item.prediction))
-    assert not any(joined[:9])
-    assert sum(joined[9:]) >= 8
-
-
 def test_a_picture_without_objects_is_answered_where_it_was_taken() -> None:
     application = create("reid", "", Parameters({}))
     assert not application.joins(Prediction(boxes=[], embeddings=b""))
+
+
+def test_frames_are_shared_unless_a_camera_has_to_be_seen_from_the_beginning() -> None:
+    assert create("reid", "", Parameters({"share": "true"})).share
+    assert not create("reid", "", Parameters({"share": "true", "detect": "motion"})).share
 
 
 @pytest.mark.parametrize(

@@ -39,23 +39,19 @@ def test_three_overlapping_views_of_a_dozen_objects(tmp_path: Path, noise: float
 
 def test_an_object_is_the_same_before_another_camera_and_another_is_not(decides: Matcher) -> None:
     (first,) = who(decides.take([finding(A, [(50, 50)], camera="door")], 0.0))
-    outcome = decides.take([finding(np.stack([B, A]), [(30, 30), (90, 90)], camera="yard")], 1.0)
+    asked = finding(np.stack([B, A]), [(30, 30), (90, 90)], camera="yard")
+    outcome = decides.take([asked], 1.0)
     other, same = who(outcome)
     assert same == first != other
+    answer = outcome.answers[asked.key]
+    assert answer is not None
+    assert (answer.boxes, answer.embeddings) == (asked.prediction.boxes, None)
     new, seen = outcome.tracks
     assert (new.new, new.identity, new.count) == (True, other, 1)
     assert (seen.new, seen.identity, seen.cameras, seen.count) == (False, first, ["door", "yard"], 2)
     assert (seen.sighting.camera, seen.sighting.worker) == ("yard", "lobby-yard")
     for track in outcome.tracks:
         assert codec.decode(topics.TRACK, codec.encode(topics.TRACK, track)) == track
-
-
-def test_the_answer_has_boxes_and_identities_and_no_features(tmp_path: Path) -> None:
-    asked = finding(np.stack([A, B]), [(50, 50), (90, 90)])
-    (answer,) = matcher(tmp_path).take([asked], 0.0).answers.values()
-    assert answer.embeddings is None
-    assert answer.boxes == asked.prediction.boxes
-    assert len(answer.value) == 2
 
 
 def test_a_frame_that_comes_again_after_a_takeover_gets_the_same_answer_and_counts_once(decides: Matcher) -> None:
