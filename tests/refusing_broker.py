@@ -18,7 +18,7 @@ from tests.scripted import read_packet
 
 HOST = "127.0.0.1"
 CONNECT, PUBLISH, SUBSCRIBE = 0x10, 0x30, 0x82
-NOT_AUTHORISED, RETAIN = 0x87, 0x01
+NOT_AUTHORISED = 0x87
 PUBACK, SUBACK, NO_SHARED, NO_SUBSCRIBER = 0x40, 0x90, 0x9E, 0x10
 #: flags of a CONNECT; an option of a subscription: send no retained messages
 WILL_FLAG, NO_RETAINED = 0x04, 0x20
@@ -35,26 +35,21 @@ class RefusingBroker(Listener):
 
     Attributes:
         refuses: what is refused always.
-        loses: what is not forwarded, and not answered.
-        retains: cleared, messages are acknowledged and forwarded, and not retained.
         lacks: see ``SHARED`` and the constants next to it.
         largest: bytes of a packet from which on it is acknowledged and dropped; 0: no limit.
         in_flight: QoS 1 messages to a client before the first is acknowledged; 0: no limit.
         attempts: connections while it accepted none. ``connects``: accepted connections by client id.
-        refused, lost: refused and lost packets.
-        unretained: messages that were not retained although they should be.
+        refused: refused packets.
 
     """
 
     def __init__(self, target: int) -> None:
         super().__init__()
         self.refuses: Refuses = lambda _client, _topic: False
-        self.loses: Refuses = lambda _client, _topic: False
-        self.retains = True
         self.lacks: frozenset[str] = frozenset()
         self.largest = self.in_flight = 0
         self.connects: dict[str, int] = {}
-        self.attempts = self.refused = self.lost = self.unretained = 0
+        self.attempts = self.refused = 0
         self._target = target
         self._open = True
         self._refuse_until = 0.0
@@ -122,12 +117,6 @@ class RefusingBroker(Listener):
                 self.refused += 1
                 writer.write(answer)
                 continue
-            if first & 0xF0 == PUBLISH and self.loses(client, _text(body, 0)):
-                self.lost += 1
-                continue
-            if first & 0xF0 == PUBLISH and first & RETAIN and not self.retains:
-                self.unretained += 1
-                raw = bytes([first & ~RETAIN]) + raw[1:]
             target.write(raw)
             await target.drain()
 

@@ -10,7 +10,6 @@ import pytest
 from halimede import messages as m
 from halimede import topics
 from halimede.bus import Bus, Delivery, Packet
-from halimede.bus.subscriptions import EXCESS
 from halimede.topic import Filter
 from tests.inbox import Inbox
 from tests.simulated import eventually
@@ -210,22 +209,3 @@ async def test_a_session_that_nobody_takes_up_is_over_after_its_time(world: Worl
     await asyncio.sleep(2.5)
     assert not await publisher.publish(topics.SYNC.at(node=unique), m.Sync(epoch=1))
     assert not (await durable(world, unique)).resumed
-
-
-async def test_a_client_receives_little_more_than_its_receive_maximum_and_loses_nothing(
-    world: World, unique: str
-) -> None:
-    most, count = 2, 60
-    bus, inbox = await durable(world, unique, receive_maximum=most), Inbox[bytes]()
-    await bus.subscribe(topics.CAMERA_FRAME.filter(ns="vehicles", camera=unique), inbox, later=True)
-    publisher = await world.connect(f"{unique}-p")
-    for number in range(count):
-        await publisher.publish(
-            topics.CAMERA_FRAME.at(ns="vehicles", camera=unique), number.to_bytes(1) + bytes(64 * 1024)
-        )
-    for done in range(count):
-        await eventually(lambda done=done: len(inbox.deliveries) > done)
-        await asyncio.sleep(0.01)
-        assert len(inbox.deliveries) - done <= most + EXCESS + 1
-        inbox.deliveries[done].packet.done()
-    assert [delivery.body[0] for delivery in inbox.deliveries] == list(range(count))

@@ -74,60 +74,6 @@ async def test_what_mosquitto_pub_says_at_any_qos_arrives(
     assert came == [(f"{unique}/{qos}", f"é{qos}".encode(), min(qos, 1), False) for qos in range(3)]
 
 
-async def test_what_mosquitto_pub_puts_beside_a_message_arrives_with_it(
-    bus: MqttBus, mosquitto: MosquittoProcess, unique: str
-) -> None:
-    ear = Ear()
-    await bus.listen(unique, 1, ear, 10)
-    beside = [
-        "user-property a b",
-        "user-property a é",
-        "correlation-data \x01x",
-        "response-topic r/s",
-        "content-type text",
-    ]
-    beside += ["message-expiry-interval 60", "payload-format-indicator 1"]
-    words = [word for each in beside for word in ("-D", "publish", *each.split(" "))]
-    await tool("mosquitto_pub", mosquitto, "-V", "mqttv5", "-q", "1", "-t", unique, "-m", "x", *words)
-    await ear.has(1)
-    [packet] = ear.packets
-    assert packet.properties == (("a", "b"), ("a", "é"))
-    assert (packet.correlation, packet.response_topic, packet.payload) == (b"\x01x", "r/s", b"x")
-    assert packet.expiry_s in {59, 60}
-
-
-async def test_what_mosquitto_pub_retained_waits_for_us_until_it_is_cleared(
-    bus: MqttBus, mosquitto: MosquittoProcess, unique: str
-) -> None:
-    for qos in range(3):
-        await tool("mosquitto_pub", mosquitto, "-q", str(qos), "-r", "-t", f"{unique}/{qos}", "-m", "kept")
-    await tool("mosquitto_pub", mosquitto, "-r", "-n", "-t", f"{unique}/1")
-    ear = Ear()
-    await bus.listen(f"{unique}/+", 1, ear, 10)
-    await ear.has(2)
-    came = sorted((packet.topic, packet.qos, packet.retain) for packet in ear.packets)
-    assert came == [(f"{unique}/0", 0, True), (f"{unique}/2", 1, True)]
-
-
-async def test_files_of_all_sizes_arrive_from_mosquitto_pub(
-    bus: MqttBus, mosquitto: MosquittoProcess, unique: str, tmp_path: Path
-) -> None:
-    ear = Ear()
-    await bus.listen(unique, 1, ear, 10)
-    sizes = [0, 1, 127, 16_384, 3 * MIB, 9]
-    contents = [bytes(number % 251 for number in range(1024)) * (size // 1024 + 1) for size in sizes]
-    for number, (content, size) in enumerate(zip(contents, sizes, strict=True)):
-        path = tmp_path / str(number)
-        path.write_bytes(content[:size])
-        await tool(
-            "mosquitto_pub", mosquitto, "-q", "1", "-t", unique, "-f" if size else "-n", *([path] if size else [])
-        )
-    await ear.has(len(sizes))
-    assert [packet.payload for packet in ear.packets] == [
-        content[:size] for content, size in zip(contents, sizes, strict=True)
-    ]
-
-
 @pytest.mark.parametrize("version", VERSIONS[:2])
 async def test_mosquitto_sub_hears_what_we_say(
     bus: MqttBus, mosquitto: MosquittoProcess, unique: str, version: str
@@ -156,18 +102,6 @@ async def test_mosquitto_sub_hears_what_we_say(
         f"{unique}/b|0|0|20|joined with its tail{nothing}",
         f"{unique}/c|1|0|{MIB + 5_000}|{'h' * 5_000}{'t' * MIB}{nothing}",
     ]
-
-
-async def test_mosquitto_rr_gets_our_answer_to_its_question(
-    bus: MqttBus, mosquitto: MosquittoProcess, unique: str
-) -> None:
-    async def answer(packet: Packet) -> None:
-        await bus.send(Packet(packet.response_topic, b"to " + packet.payload, correlation=packet.correlation))
-
-    await bus.listen(f"{unique}/ask", 1, answer, 10)
-    words = ["-V", "mqttv5", "-q", "1", "-t", f"{unique}/ask", "-e", f"{unique}/answer", "-m", "what", "-W", "10"]
-    words += ["-D", "publish", "correlation-data", "7"]
-    assert await tool("mosquitto_rr", mosquitto, *words) == b"to what\n"
 
 
 @pytest.mark.parametrize("sender", ["lean", "paho"])

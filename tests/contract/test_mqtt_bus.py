@@ -107,20 +107,6 @@ async def test_a_publish_gives_up_at_its_deadline_and_keeps_its_place_until_answ
         assert await bus.send(Packet(unique, b"x")) == 0x10
 
 
-async def test_many_publishers_share_a_small_window(mosquitto: MosquittoProcess, unique: str) -> None:
-    got: list[bytes] = []
-
-    async def receive(packet: Packet) -> None:
-        got.append(packet.payload)
-
-    async with MqttBus(unique, MqttSettings(HOST, mosquitto.port, window=3, receive_maximum=5)) as bus:
-        await bus.wait_connected(patience(10))
-        await bus.listen(unique, 1, receive, 10)
-        await asyncio.gather(*(bus.send(Packet(unique, str(number).encode())) for number in range(500)))
-        await eventually(lambda: len(got) == 500)
-    assert got == [str(number).encode() for number in range(500)]
-
-
 async def test_no_thread_and_no_socket_is_left_behind(mosquitto: MosquittoProcess, unique: str) -> None:
     import psutil
 

@@ -14,7 +14,7 @@ import pytest
 
 from halimede import messages as m
 from halimede import topics
-from halimede.bus import Bus, Packet, connection
+from halimede.bus import Bus
 from halimede.bus.message import Announce, Announcement
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.bus.reconnect import MOST_UNREADY
@@ -64,12 +64,6 @@ def refuse_next(front: RefusingBroker) -> None:
     """Refuse everything to the next connections of each client, and to those that exist."""
     before = dict(front.connects)
     front.refuses = lambda client, _: front.connects[client] <= before.get(client, 0) + DEAF
-
-
-@pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Repeat births after a few seconds."""
-    monkeypatch.setattr(connection, "REPEAT_BIRTH_S", 3.0)
 
 
 class Repeated(Epochs):
@@ -139,63 +133,6 @@ async def test_a_birth_that_is_refused_at_first_is_published_and_no_publish_fail
     assert front.connects[unique] == DEAF + 1
 
 
-@pytest.mark.usefixtures("soon")
-async def test_a_birth_that_was_acknowledged_and_not_retained_is_retained_soon(
-    connect: Connect, front: RefusingBroker, operator: Bus, unique: str
-) -> None:
-    front.retains = False
-    bus = await connect(unique, announce := Repeated(unique))
-    await bus.wait_connected(PATIENCE)
-    assert front.unretained == 1
-    front.retains = True
-
-    async def is_retained() -> bool:
-        births = Inbox[m.Presence]()
-        await operator.subscribe(topics.PRESENCE.filter(node=unique), births)
-        await asyncio.sleep(0.2)
-        await operator.unsubscribe(topics.PRESENCE.filter(node=unique))
-        return [delivery.body.epoch for delivery in births.deliveries if delivery.packet.retain] == [announce.count]
-
-    await eventually(is_retained, PATIENCE)
-    assert bus.stats.connects == 1
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("soon")
-@pytest.mark.parametrize("refuses", [False, True])
-async def test_a_birth_whose_repetition_fails_is_published_until_it_is_granted(
-    connect: Connect, front: RefusingBroker, operator: Bus, unique: str, *, refuses: bool
-) -> None:
-    """The first repetition is refused, or its acknowledgement is lost: the connection works all the same."""
-    births, topic = Inbox[m.Presence](), topics.PRESENCE.at(node=unique).text
-    await operator.subscribe(topics.PRESENCE.filter(node=unique), births)
-    bus = await connect(unique, Repeated(unique))
-    await bus.wait_connected(PATIENCE)
-    await eventually(lambda: len(births.deliveries) == 1, PATIENCE)
-    refused = front.refused
-    if refuses:
-        front.refuses = lambda _, name: name == topic
-        await eventually(lambda: topic in bus.refused, PATIENCE)
-    else:
-        front.loses = lambda _, name: name == topic
-        await eventually(lambda: front.lost, PATIENCE)
-    assert front.refused - refused == refuses
-    front.refuses = front.loses = lambda *_: False
-    await eventually(lambda: len(births.deliveries) == 2 and not bus.refused, PATIENCE)
-    assert bus.stats.connects == 1
-
-
-async def test_a_dead_letter_of_the_time_before_a_connection_is_published_on_it(
-    connect: Connect, operator: Bus, unique: str
-) -> None:
-    letters = Inbox[m.DeadLetter]()
-    await operator.subscribe(topics.DEAD_LETTER.filter(client=unique), letters)
-    bus = await connect(unique)
-    assert not bus.connected
-    await bus.dead_letter(Packet("a/topic", b""), "it cannot be read")
-    await eventually(lambda: [letter.body.topic for letter in letters.deliveries] == ["a/topic"], PATIENCE)
-
-
 async def test_a_new_subscription_does_not_wait_for_a_broker_that_went_away(
     connect: Connect, front: RefusingBroker, operator: Bus, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,7 +164,7 @@ async def test_one_filter_that_was_never_granted_is_refused_at_once(
 
 
 @pytest.mark.slow
-async def test_a_filter_that_stays_refused_costs_no_other_and_is_named(
+async def test_a_filter_that_stays_refused_costs_no_other_and_is_named_until_it_is_granted(
     connect: Connect, front: RefusingBroker, operator: Bus, unique: str
 ) -> None:
     filter_ = topics.SYNCED.filter(node=unique)
@@ -240,26 +177,18 @@ async def test_a_filter_that_stays_refused_costs_no_other_and_is_named(
     connects = front.connects[unique]
     front.close()
     front.open()
-    await eventually(lambda: filter_.text in bus.refused, PATIENCE)
+    await eventually(lambda: bus.refused, PATIENCE)
+    assert bus.refused == {filter_.text: "not authorised"}
     assert front.connects[unique] == connects + 1 + MOST_UNREADY
     await hears(bus, operator, unique, syncs)
     await eventually(lambda: letters.deliveries, PATIENCE)
-    assert letters.deliveries[0].body.topic == filter_.text
-    await bus.unsubscribe(filter_)
-    assert bus.refused == {}
-
-
-@pytest.mark.slow
-async def test_a_first_filter_that_stays_refused_is_an_error_of_its_caller(
-    connect: Connect, front: RefusingBroker, unique: str
-) -> None:
-    front.refuses = lambda *_: True
-    bus = await connect(unique)
-    await bus.wait_connected(PATIENCE)
-    with pytest.raises(RefusedError, match="not authorised"):
-        await bus.subscribe(topics.SYNC.filter(node=unique), Inbox[m.Sync]())
-    assert front.connects[unique] == 1 + MOST_UNREADY
-    assert bus.refused == {}
+    letter = letters.deliveries[0].body
+    assert (letter.client, letter.topic) == (unique, filter_.text)
+    assert "refused this subscription" in letter.reason
+    front.refuses = lambda *_: False
+    front.close()
+    front.open()
+    await eventually(lambda: bus.connected and not bus.refused, PATIENCE)
 
 
 async def test_a_client_of_one_connection_that_is_refused_does_not_wait_for_another(

@@ -14,6 +14,7 @@ from halimede.names import Key
 from tests.integration.lc_world import FakeProcess
 from tests.stateful.parts import Node
 from tests.stateful.world import World
+from tests.unit.api.samples import resource
 
 SERVICES, MODELS = "jointinferenceservices", "models"
 ROLES = {"edge": "small", "cloud": "big"}
@@ -21,12 +22,7 @@ Place = str | dict[str, str]
 
 
 def model(name: str, version: int) -> dict[str, Any]:
-    return {
-        "apiVersion": "sedna.io/v1alpha1",
-        "kind": "Model",
-        "metadata": {"name": name},
-        "spec": {"url": f"/models/{name}-{version}.onnx", "format": "onnx"},
-    }
+    return resource("Model", {"url": f"/models/{name}-{version}.onnx", "format": "onnx"}, name)
 
 
 def service(name: str, edge: Place, cloud: Place, revision: int) -> dict[str, Any]:
@@ -35,19 +31,10 @@ def service(name: str, edge: Place, cloud: Place, revision: int) -> dict[str, An
         container = {"image": "halimede/worker", "env": [{"name": "REVISION", "value": str(revision)}]}
         return {"spec": {**where, "containers": [container], "terminationGracePeriodSeconds": 2}}
 
-    return {
-        "apiVersion": "sedna.io/v1alpha1",
-        "kind": "JointInferenceService",
-        "metadata": {"name": name},
-        "spec": {
-            "edgeWorker": {
-                "model": {"name": "small"},
-                "hardExampleMining": {"name": "Margin"},
-                "template": template(edge),
-            },
-            "cloudWorker": {"model": {"name": "big"}, "template": template(cloud)},
-        },
-    }
+    mining = {"name": "Margin"}
+    edge_worker = {"model": {"name": "small"}, "hardExampleMining": mining, "template": template(edge)}
+    cloud_worker = {"model": {"name": "big"}, "template": template(cloud)}
+    return resource("JointInferenceService", {"edgeWorker": edge_worker, "cloudWorker": cloud_worker}, name)
 
 
 @dataclass

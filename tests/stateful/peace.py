@@ -32,9 +32,6 @@ class Record:
         self.one: list[float] = []
 
 
-RECORD = Record()
-
-
 async def mend(world: World) -> None:
     """End all faults and start all that does not run."""
     faults = world.broker.faults

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from halimede.cli import images
 from halimede.cli.commands import results
 from halimede.cli.commands.hard import COLUMNS, row_of
 from halimede.cli.commands.trace import Waterfall, WaterfallRow, waterfall
-from halimede.cli.output import clean_cell, console, escape_json, table
+from halimede.cli.output import clean_cell, console, table
 from halimede.contract.examples import EXAMPLES, PNG
 from halimede.errors import DecodeError
 from halimede.frames import new_id, open_payload, pack
@@ -99,13 +98,6 @@ def test_a_hostile_name_is_one_cell_of_results_of_hard_samples_and_of_a_trace(
     lines = shown.splitlines()
     assert len(lines) == 1 + 2 + 2  # each is one line below its header
     assert all(clean_cell(name)[:60] in line for line in (lines[0], lines[2], lines[4]))
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_name_is_one_line_of_json_and_stays_itself(name: str) -> None:
-    shown = escape_json(codec.encode(topics.RESULT, result_of(name)).decode())
-    assert json.loads(shown)["file"] == name
-    assert shown.isprintable()
 
 
 def test_a_peer_without_names_is_understood_and_understands() -> None:

@@ -17,7 +17,7 @@ from halimede.frames.encodings import measure
 from halimede.image_headers import DECODABLE, FRAMES, READERS, read_jpeg, read_png
 from halimede.messages import Frame
 from halimede.picture_files import JPEG_MAGIC, PNG_MAGIC
-from tests.hostile_pictures import chunk, jpeg, jpeg_of_kind, jpeg_that_hides, lossless_jpeg, png, segment
+from tests.hostile_pictures import chunk, jpeg, jpeg_of_kind, png, segment
 
 COLOURS = Image.fromarray(np.random.default_rng(2).integers(0, 256, (12, 20, 3), np.uint8)).resize((60, 44))
 #: of 16 bits
@@ -140,18 +140,6 @@ def test_only_kinds_that_are_decoded_at_each_scale_reach_a_decoder(kind: int, bi
     else:
         with pytest.raises(DecodeError, match=f"SOF{kind - 0xC0} with {bits} bits a sample: send a baseline"):
             read_jpeg(data)
-
-
-def test_a_lossless_jpeg_is_refused() -> None:
-    with Image.open(io.BytesIO(lossless_jpeg(40, 30))) as picture:
-        assert picture.convert("L").getextrema() == (128, 128), "it is a whole picture"
-    with pytest.raises(DecodeError, match="SOF3"):
-        decode(framed("jpeg", lossless_jpeg(40, 30)))
-
-
-def test_no_picture_hides_where_decoders_look_and_the_header_does_not() -> None:
-    with pytest.raises(DecodeError, match="its header is broken"):
-        read_jpeg(memoryview(jpeg_that_hides(lossless_jpeg(8, 8), jpeg(8, 8))))
 
 
 @pytest.mark.parametrize("encoding", ["png", "jpeg"])

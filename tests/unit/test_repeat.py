@@ -45,14 +45,11 @@ def test_of_no_row():
     [
         ("tests/faults/test_fault_17_x.py::test_fault_17_a_b[repeat3]", ("fault", 17), "test_fault_17_a_b"),
         ("tests/attacks/t.py::test_attack_02_c[repeat0-x::test_fault_09_y]", ("attack", 2), "test_attack_02_c"),
+        ("tests/faults/test_fault_17_x.py::test_something", None, ""),
     ],
 )
-def test_a_test_belongs_to_the_row_in_its_name(node_id: str, row: tuple[str, int], name: str) -> None:
-    assert row_of(node_id) == (row, name)
-
-
-def test_the_files_name_makes_no_row() -> None:
-    assert row_of("tests/faults/test_fault_17_x.py::test_something") is None
+def test_a_test_belongs_to_the_row_in_its_name(node_id: str, row: tuple[str, int] | None, name: str) -> None:
+    assert row_of(node_id) == (row and (row, name))
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "with workers"])

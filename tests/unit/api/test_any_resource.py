@@ -17,17 +17,11 @@ from halimede.api.placement import matches, placements
 from halimede.errors import InvalidFieldError
 from tests.anything import attempt, json_values, names, spoiled, valid
 from tests.properties import examples
-from tests.unit.api.samples import SAMPLES, resource
+from tests.unit.api.samples import SAMPLES
 from tests.unit.api.test_resources import sedna_service
 
-MODEL = resource("Model", {
-    "url": "https://models.example/small.onnx", "format": "onnx", "sha256": "0" * 64, "labels": ["no", "yes"],
-    "preprocess": [{"op": "resize", "width": 8, "height": 8}, {"op": "scale", "std": [0.5]}],
-    "postprocess": {"task": "detection", "output": "boxes"},
-})  # fmt: skip
-MODEL["metadata"] |= {"namespace": "default", "labels": {"a": "b"}, "generation": 3}
 RESOURCES = {
-    "model": MODEL, "dataset": SAMPLES["a dataset of Sedna's"], "sedna": sedna_service(),
+    "model": SAMPLES["a model with steps"], "dataset": SAMPLES["a dataset of Sedna's"], "sedna": sedna_service(),
     "neptune": SAMPLES["the proposal's"], "several edges": SAMPLES["several edges"],
 }  # fmt: skip
 

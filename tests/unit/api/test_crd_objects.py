@@ -49,16 +49,6 @@ def test_defaults_change_nothing_in_what_is_read(name: str) -> None:
     assert api.parse(stored).spec == api.parse(body).spec
 
 
-def test_defaults_are_those_of_the_types() -> None:
-    schema = schema_of("sedna.io/v1alpha1", SERVICE["kind"])
-    edge = with_defaults(put(SERVICE, "spec.edgeWorker.hpa.minReplicas", None), schema)["spec"]["edgeWorker"]
-    assert (edge["deadlineMs"], edge["hpa"]["minReplicas"]) == (2000, 1)
-    assert edge["template"] == SERVICE["spec"]["edgeWorker"]["template"]
-    model = with_defaults(MODEL, schema_of("sedna.io/v1alpha1", "Model"))
-    assert model["spec"]["postprocess"]["activation"] == "none"
-    assert model["spec"]["preprocess"] == MODEL["spec"]["preprocess"]
-
-
 def test_an_empty_node_name_stands_for_none() -> None:
     for body, path in ((SERVICE, "spec.edgeWorker.template.spec.nodeName"), (DATASET, "spec.nodeName")):
         assert problems(put(body, path, "")) == {}

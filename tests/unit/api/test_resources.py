@@ -99,30 +99,27 @@ def test_a_value_outside_of_its_limits_is_named_with_them(type_: Any, value: obj
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "below", "fix"),
+    ("path", "value", "fix"),
     [
-        ("spec.edgeWorker.modle", {"name": "x"}, "", "did you mean model?"),
-        ("spec.cloudWorker", None, "", "it is required"),
-        ("spec.edgeWorker.deadlineMs", "1s", "", "expected `int`"),
-        ("spec.edgeWorker.deadlineMs", 0, "", "write a number "),
-        ("spec.edgeWorker.template.spec.containers", [], "", "write 1 "),
-        ("spec.edgeWorker.hardExampleMining.parameters.0.value", 0.9, "", "put it in quotes"),
-        ("spec.edgeWorker.model.name", "a/b", "", "lower-case"),
-        ("spec.edgeWorker.template.spec.nodeName", "../x", "", "lower-case"),
-        ("spec.edgeWorker.source", {"cameras": ["c"], "path": "/x"}, "", "one of"),
-        ("spec.edgeWorker.source", {"path": "x"}, ".path", "absolute"),
-        ("spec.edgeWorker.source", {"path": "/x", "maxAgeMs": 100}, ".maxAgeMs", "only frames of"),
-        ("metadata.name", "Helmet", "", "lower-case"),
-        ("metadata.namespace", "a.b", "", "lower-case"),
-        ("metadata", None, "", "expected `object`"),
-        ("kind", "JointService", "", "JointInferenceService"),
-        ("apiVersion", "sedna.io/v2", "", "sedna.io/v1alpha1"),
-        ("extra", 1, "", "remove it"),
+        ("spec.edgeWorker.modle", {"name": "x"}, "did you mean model?"),
+        ("spec.cloudWorker", None, "it is required"),
+        ("spec.edgeWorker.deadlineMs", "1s", "expected `int`"),
+        ("spec.edgeWorker.deadlineMs", 0, "write a number "),
+        ("spec.edgeWorker.template.spec.containers", [], "write 1 "),
+        ("spec.edgeWorker.hardExampleMining.parameters.0.value", 0.9, "put it in quotes"),
+        ("spec.edgeWorker.model.name", "a/b", "lower-case"),
+        ("spec.edgeWorker.template.spec.nodeName", "../x", "lower-case"),
+        ("metadata.name", "Helmet", "lower-case"),
+        ("metadata.namespace", "a.b", "lower-case"),
+        ("metadata", None, "expected `object`"),
+        ("kind", "JointService", "JointInferenceService"),
+        ("apiVersion", "sedna.io/v2", "sedna.io/v1alpha1"),
+        ("extra", 1, "remove it"),
     ],
 )
-def test_a_mistake_is_named_with_its_field_and_what_to_do(path: str, value: object, below: str, fix: str) -> None:
+def test_a_mistake_is_named_with_its_field_and_what_to_do(path: str, value: object, fix: str) -> None:
     error = refused(put(sedna_service(), path, value))
-    assert error.field == path.replace(".0", "[0]") + below
+    assert error.field == path.replace(".0", "[0]")
     assert fix in error.fix
 
 

@@ -21,9 +21,6 @@ NODE = "spec.trainers.0.template.spec.nodeName"
 @pytest.mark.parametrize(
     ("path", "value", "field", "fix"),
     [
-        ("spec.trainers.1.name", "edge0", "spec.trainers", "give each trainer a different name"),
-        ("spec.trainers.0.name", "aggregator", "spec.trainers[0].name", "another name than aggregator"),
-        ("spec.trainers.0.dataset", None, "spec.trainers[0]", "give a dataset, or hardSamples"),
         (NODE, None, "spec.trainers[0].template.spec.nodeName", "name its node"),
         (NODE, "$NODE", "spec.trainers[0].template.spec.nodeName", "envsubst"),
         ("spec.aggregator.template.spec.nodeName", None, "spec.aggregator.template.spec.nodeName", "name its node"),
@@ -31,7 +28,6 @@ NODE = "spec.trainers.0.template.spec.nodeName"
         ("spec.trainer.archive", None, "spec.trainer.entry", "name the Model with the file in spec.trainer.archive"),
         ("spec.aggregation.name", "FedAverage", "spec.aggregation.name", "did you mean FedAvg"),
         ("spec.aggregation.parameters.0.value", "0.7", "spec.aggregation.parameters.trim", "below 0.5"),
-        ("spec.minClients", 3, "spec.minClients", "at most the number of trainers"),
         ("spec.clientsPerRound", 1, "spec.clientsPerRound", "at least minClients, or 0"),
         ("spec.clientsPerRound", 3, "spec.clientsPerRound", "at most the number of trainers"),
         ("spec.target.value", float("nan"), "spec.target.value", ""),

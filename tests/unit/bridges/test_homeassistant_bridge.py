@@ -202,18 +202,6 @@ async def test_what_is_deleted_while_the_system_is_not_reached_is_removed_after_
         await world.shows(DEVICES - {"ji_default_digits"})
 
 
-async def test_nothing_is_removed_if_the_broker_sends_no_retained_messages(world: BridgeWorld) -> None:
-    async with world.bridge():
-        await world.shows()
-    world.system_broker.restart()  # it has lost all retained messages, and GM has not published them again
-    async with world.bridge():
-        await asyncio.sleep(SETTLED_S)
-        assert set(world.core.documents) == DEVICES
-        await eventually(lambda: world.system.bus.connected)
-        await world.system.start()  # as GM and nodes do after a while
-        await eventually(lambda: world.core.state("ji_default_digits/problem") == b"OFF")
-
-
 async def test_a_restart_of_the_systems_broker_removes_nothing_however_slowly_the_system_returns(
     world: BridgeWorld,
 ) -> None:
@@ -224,25 +212,28 @@ async def test_a_restart_of_the_systems_broker_removes_nothing_however_slowly_th
         await asyncio.sleep(SETTLED_S)
         world.core.messages.clear()
         running.reader.cut()
-        await restart_with_one_node(world)
+        await restart_broker(world)
         running.reader.heal()
         await return_slowly(world)
 
 
-async def test_nor_does_a_bridge_that_starts_after_the_restart(world: BridgeWorld) -> None:
+@pytest.mark.parametrize("has_node", [False, True], ids=["no retained message", "one node"])
+async def test_nor_does_a_bridge_that_starts_after_the_restart(world: BridgeWorld, has_node: bool) -> None:
     await world.system.occupancy(occupancy_event())
     async with world.shown_bridge():
         await eventually(lambda: sensors(world))
     world.core.messages.clear()
-    await restart_with_one_node(world)
+    await restart_broker(world, has_node=has_node)
     async with world.bridge():
         await return_slowly(world)
 
 
-async def restart_with_one_node(world: BridgeWorld) -> None:
+async def restart_broker(world: BridgeWorld, *, has_node: bool = True) -> None:
+    """Restart the broker of a system, which loses all retained messages; one node may publish its own again at once."""
     world.system_broker.restart()
     await eventually(lambda: world.system.bus.connected)
-    await world.system.node(presence())
+    if has_node:
+        await world.system.node(presence())
 
 
 async def return_slowly(world: BridgeWorld) -> None:
@@ -263,7 +254,7 @@ async def test_what_does_not_return_goes_two_minutes_after_the_global_manager_is
         await world.system.node(presence("edge1"))
         await world.shows(DEVICES | {"node_edge1"})
         running.reader.cut()
-        await restart_with_one_node(world)
+        await restart_broker(world)
         running.reader.heal()
         await asyncio.sleep(2 * SETTLED_S)
         assert set(world.core.documents) == DEVICES | {"node_edge1"}

@@ -19,32 +19,19 @@ from halimede.bus.message import NO_SHARED, Packet
 from halimede.bus.reconnect import BrokerReadiness, ClientIdConflict, ReconnectBackoff
 from halimede.bus.transport import Deliver, Transport
 from tests.simulated import eventually
+from tests.unit.bus.test_memory_broker import Always
 from tests.worlds import connected
 
 pytestmark = pytest.mark.simulated
 
 #: stated here again, so that a change in the product is noticed
 FIRST_BACKOFF, LAST_BACKOFF, SPREAD, STABLE_AFTER = 0.2, 5.0, 1.0, 5.0
-PAUSE, PROVEN_MULTIPLE, UNPROVEN_MULTIPLE, BRIEF = (20.0, 40.0), 4, 2, 2.0
+PAUSE, BRIEF = (20.0, 40.0), 2.0
 SETTLED, RETURNED, NEWCOMER, INCUMBENT = 5.0, 2, 3, 6
 MOST_UNREADY = 6
 
 CHANCE = random.Random(1)
-
-
-class Least(random.Random):
-    """Draws the least of a range."""
-
-    def uniform(self, a: float, b: float) -> float:
-        return a
-
-
-class Most(random.Random):
-    """Draws the most of a range."""
-
-    def uniform(self, a: float, b: float) -> float:
-        return b
-
+LEAST, MOST = Always(0.0), Always(1.0)
 
 SHORT = BRIEF / 2
 
@@ -151,7 +138,7 @@ class Waiting(ReconnectingBus):
 def pause_range(*events: Callable[[ReconnectBackoff], None]) -> tuple[float, float]:
     """Return the least and the most seconds of the pause after these events."""
     pauses = []
-    for chance in (Least(), Most()):
+    for chance in (LEAST, MOST):
         back_off = ReconnectBackoff(chance)
         for event in events:
             event(back_off)
@@ -208,7 +195,7 @@ def test_pauses_widen_and_depend_on_how_connections_ended(
 def test_a_client_that_gives_way_again_pauses_longer_up_to_a_bound(
     takeover: bool, ends: int, multiples: tuple[int, ...]
 ) -> None:
-    for chance, seconds in ((Least(), PAUSE[0]), (Most(), PAUSE[1])):
+    for chance, seconds in ((LEAST, PAUSE[0]), (MOST, PAUSE[1])):
         rivalry, pauses = ClientIdConflict(), list[float]()
         for _ in range(20):
             pauses.append(rivalry.pause_after(SHORT, takeover=takeover, chance=chance))

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from halimede import topics
-from halimede.bus import Delivery
+from halimede.bus import Delivery, Packet
 from halimede.bus.memory import MemoryBroker, MemoryBus
 from halimede.bus.rpc import RpcClient, RpcServer
-from halimede.errors import NoSubscriberError, RefusedError, TooLargeError
+from halimede.errors import InvalidFieldError, NoSubscriberError, RefusedError, TooLargeError
 from halimede.messages import ApiReply, ApiRequest
 from tests.inbox import Inbox
 from tests.worlds import connected
@@ -135,6 +135,23 @@ async def test_a_reply_goes_to_the_client_that_the_topic_names_alone() -> None:
         with pytest.raises(TimeoutError):
             await client.ask(REQUESTS.at(client="another"), ApiRequest(op="list"), timeout_s=1)
         assert (inbox.deliveries, bus.stats.rejected) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        "node/n/default/sedna/downstream/models/m1/delete",
+        "",
+        "sedna/api/reply/me/x",
+        "sedna/api/reply/A B",
+        "$SYS/broker",
+    ],
+)
+async def test_a_request_with_a_hostile_response_topic_is_not_replied_to(response: str) -> None:
+    packet = Packet(REQUESTS.at(client="me").text, b"", response_topic=response)
+    request = Delivery(REQUESTS.at(client="me"), {"client": "me"}, ApiRequest(op="version"), packet)
+    with pytest.raises(InvalidFieldError):
+        await MemoryBus("server", MemoryBroker()).reply(request, REPLIES, ApiReply())
 
 
 @pytest.mark.parametrize("optional", [True, False])

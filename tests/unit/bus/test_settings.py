@@ -224,14 +224,6 @@ def test_an_unknown_client_is_refused_with_those_that_there_are(monkeypatch: pyt
         MqttSettings.from_url("broker")
 
 
-def test_the_usual_options_of_a_connection_are_these() -> None:
-    usual = MqttSettings(
-        "broker", 1883, keepalive_s=15, receive_maximum=256, window=256, max_packet=16_842_752, session_s=0,
-        connect_timeout_s=5.0,
-    )  # fmt: skip
-    assert MqttSettings.from_url("broker") == usual
-
-
 @pytest.mark.parametrize("days", [1, 365, 365 * 30])
 def test_the_end_of_a_clients_certificate_is_known(tmp_path: Path, days: int) -> None:
     # from 2050 on, certificates write times in another form

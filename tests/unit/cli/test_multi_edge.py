@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from halimede.api import parse
-from halimede.cli import completion, tables
+from halimede.cli import tables
 from halimede.cli.commands.logs import workers
 from halimede.cli.commands.results import HEADER, line
 from halimede.cli.commands.top import TopState, screen
@@ -101,7 +101,3 @@ def test_the_columns_of_results_stay_below_their_titles_whatever_the_answer_is()
     ends = {cell_len(row.plain.partition(" edge ")[0]) for row in (two, many, wide)}
     assert ends == {HEADER.index("BY") - 1}
     assert [row.plain.partition(" edge ")[0].split()[-1] for row in (two, many, wide)] == ["0.718", "0.718", "-"]
-
-
-def test_the_kind_is_offered() -> None:
-    assert completion.kinds("m") == ["mei", "model", "models", "multiedgeinferenceservices"]

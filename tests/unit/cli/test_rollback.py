@@ -10,6 +10,7 @@ import pytest
 from halimede.cli.commands.rollback import choose, kubectl, patch
 from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.names import Key
+from tests.unit.api.samples import resource
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 
@@ -19,13 +20,9 @@ def served(*versions: tuple[str, str, str]) -> list[dict[str, str]]:
 
 
 def body(spec: dict[str, Any], versions: list[dict[str, str]], **status: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "sedna.io/v1alpha1",
-        "kind": "Model",
-        "metadata": {"name": "small", "namespace": "default", "generation": 3},
-        "spec": {"format": "onnx", **spec},
-        "status": {"observedGeneration": 3, "versions": versions, **status},
-    }
+    model = resource("Model", {"format": "onnx", **spec})
+    model["metadata"] |= {"namespace": "default", "generation": 3}
+    return {**model, "status": {"observedGeneration": 3, "versions": versions, **status}}
 
 
 TWO = served(("bbbb", "/b.onnx", B), ("aaaa", "/a.onnx", A))

@@ -15,7 +15,6 @@ from halimede.errors import InvalidFieldError
 from halimede.evaluation.data import LabelledSamples
 from halimede.evaluation.service import EvaluatedTier, _answer, answer_all, answer_and_time, check_crops, read_chain
 from halimede.joint_model.tiers import from_manifests
-from tests.lite_files import write_classifier
 from tests.origins import serving
 from tests.unit.api.samples import resource
 from tests.unit.evaluation.worlds import joint, model, samples_of, write
@@ -142,17 +141,6 @@ def test_a_local_archive_is_unpacked_and_its_script_answers(tmp_path: Path, monk
     chain = read_chain([_service(tmp_path, big)])
     answers = answer_all(chain.cloud, samples_of([np.zeros(3, np.float32)] * 3))
     assert [answer.label for answer in answers] == ["scripted"] * 3
-
-
-def test_a_lite_model_is_fetched_unpacked_and_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HALIMEDE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("HALIMEDE_FETCH_ALLOW", "loopback")
-    with tarfile.open(tmp_path / "big.tar.gz", "w:gz") as archive:
-        archive.add(write_classifier(tmp_path / "net", np.eye(3, dtype=np.float32), np.zeros(3)), "big/net.tflite")
-    with serving((tmp_path / "big.tar.gz").read_bytes()) as origin:
-        spec = {"url": f"{origin.url}/big.tar.gz", "format": "tflite", "labels": ["a", "b", "c"]}
-        chain = read_chain([_service(tmp_path, resource("Model", spec, "big"))])
-    assert [answer.label for answer in answer_all(chain.cloud, samples_of([np.array([0, 5, 0], np.float32)]))] == ["b"]
 
 
 def test_a_selector_cannot_be_resolved_here(tmp_path: Path) -> None:

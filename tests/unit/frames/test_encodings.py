@@ -150,15 +150,6 @@ def test_a_spoiled_jpeg_has_the_pixels_that_pillow_reads_or_is_refused_as_well(
 
 
 @pytest.mark.parametrize(
-    ("mode", "shape"),
-    [*((mode, (3, 4)) for mode in ("1", "L", "LA", "I;16")), *((mode, (3, 4, 3)) for mode in ("P", "RGB", "RGBA"))],
-)
-def test_every_png_mode_becomes_grey_or_rgb_bytes(mode: str, shape: tuple[int, ...]) -> None:
-    array = decode(framed(saved(Image.new(mode, (4, 3)))))
-    assert (array.shape, array.dtype) == (shape, np.uint8)
-
-
-@pytest.mark.parametrize(
     ("stored", "pixels"),
     [
         ([0, 100, 255], [0, 100, 255]),

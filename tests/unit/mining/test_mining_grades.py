@@ -123,21 +123,9 @@ class TestEnergy:
         miner, unseen, familiar = create("Energy", {"logits": "true"}), [0.2, 0.1], [9.0, 0.1]
         assert miner.hardness(Prediction(probabilities=unseen)) > miner.hardness(Prediction(probabilities=familiar))  # type: ignore[attr-defined]
 
-    def test_a_temperature_at_which_probabilities_tell_nothing_is_refused(self):
-        with pytest.raises(
-            InvalidFieldError, match=r"^spec\.edgeWorker\.hardExampleMining\.parameters\.temperature: .*below 1"
-        ):
-            create("Energy", {"temperature": "1"})
-        create("Energy", {"temperature": "1", "logits": "true"})
-
     @pytest.mark.parametrize("scores", [[1.0], [], [math.nan, 1.0], [math.inf, 1.0]])
     def test_broken_logits_are_hard(self, scores):
         assert judge(create("Energy", {"logits": "true"}), Prediction(probabilities=scores)).error
-
-
-def test_uncertain_boxes_without_room_between_its_limits_are_refused():
-    with pytest.raises(InvalidFieldError, match=r"over low, 0\.6"):
-        create("UncertainBoxes", {"low": "0.6", "high": "0.5"})
 
 
 @pytest.mark.parametrize("name", [*BOXES, "BoxCount", "SmallestBox"])

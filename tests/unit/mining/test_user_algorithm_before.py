@@ -30,26 +30,18 @@ def test_what_looks_at_nothing_fits_both_modes(name):
 
 @pytest.mark.parametrize("name", ["Margin", "IBT", "Entropy", "Energy", "BoxCount"])
 def test_what_looks_at_predictions_cannot_judge_before_them(name):
-    create(name, {}, mode=AFTER)
-    with pytest.raises(
-        InvalidFieldError, match=f"^{MODE}: .*{name} looks at what the small model answers: use {AFTER}"
-    ):
-        create(name, {}, mode=BEFORE)
     verdict = judge_sample(create(name, {}), PICTURE)
     assert verdict.hard
     assert "before inference" in verdict.error
 
 
 def test_what_looks_at_samples_cannot_judge_predictions():
-    create("Sharpness", {}, mode=BEFORE)
-    with pytest.raises(InvalidFieldError, match=f"Sharpness looks at the sample itself: use {BEFORE}"):
-        create("Sharpness", {}, mode=AFTER)
     verdict = judge(create("Sharpness", {}), Prediction(score=0.99))
     assert verdict == Verdict(hard=True, error=f"Sharpness looks at the sample itself: set mode to {BEFORE}")
 
 
 def test_another_mode_is_refused_with_the_possible_ones():
-    with pytest.raises(InvalidFieldError, match=f"use one of {AFTER}, {BEFORE}"):
+    with pytest.raises(InvalidFieldError, match=f"^{MODE}: .*use one of {AFTER}, {BEFORE}"):
         create("Random", {}, mode="mining")
 
 

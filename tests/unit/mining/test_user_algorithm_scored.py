@@ -10,11 +10,6 @@ from halimede.messages import Prediction
 from halimede.mining import MiningError, Verdict, create, judge
 
 
-@pytest.mark.parametrize("name", ["CloudOnly", "EdgeOnly"])
-def test_a_verdict_is_what_the_miner_says(name):
-    assert judge(create(name, {}), Prediction()) == Verdict(hard=name == "CloudOnly", error=None)
-
-
 def test_a_sample_that_mining_refuses_is_hard_with_the_reason():
     verdict = judge(create("Margin", {}), Prediction(probabilities=[math.nan, 0.5]))
     assert verdict == Verdict(hard=True, error="the probability nan is not in 0..1")
