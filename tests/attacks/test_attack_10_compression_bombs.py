@@ -15,7 +15,6 @@ from halimede.errors import DecodeError
 from halimede.frames import decode
 from halimede.frames.encodings import measure
 from halimede.image_headers import MAX_CHUNKS, MAX_SEGMENTS, MAX_TABLES, read_jpeg, read_png
-from halimede.pipeline.model_queue import MemoryBudget
 from tests.attacks.test_attack_09_pictures_of_65k_pixels_a_side import MIB, frame, peak
 from tests.digits import Digits, slow
 from tests.hostile_pictures import PNG_MAGIC, chunk, jpeg, jpeg_with_scans, jpeg_with_segments, png, zeros
@@ -104,27 +103,6 @@ def test_attack_10_a_usual_progressive_jpeg_is_none() -> None:
 def test_attack_10_more_parts_than_any_writer_makes_are_refused(encoding: str, data: bytes, said: str) -> None:
     with pytest.raises(DecodeError, match=said):
         decode(frame(encoding, data))
-
-
-@pytest.mark.simulated
-async def test_attack_10_decoded_frames_wait_for_memory_in_the_order_in_which_they_came() -> None:
-    memory = MemoryBudget(100)
-    await memory.take(60)
-    order: list[str] = []
-
-    async def take(name: str, size: int) -> None:
-        await memory.take(size)
-        order.append(name)
-
-    waiting = [asyncio.create_task(take(name, size)) for name, size in (("large", 1000), ("small", 10))]
-    await asyncio.sleep(1)
-    assert order == []
-    memory.give(60)
-    await asyncio.sleep(1)
-    assert order == ["large"], "what is larger than all goes alone, and is not overtaken for ever"
-    memory.give(1000)
-    await asyncio.gather(*waiting)
-    assert (order, memory.used) == (["large", "small"], 10)
 
 
 @pytest.mark.slow

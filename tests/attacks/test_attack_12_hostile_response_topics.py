@@ -21,13 +21,14 @@ from halimede.bus.mqtt import MqttBus
 from halimede.bus.rpc import RpcClient
 from halimede.errors import BusError
 from halimede.frames import new_frame
-from halimede.messages import ApiRequest, DeadLetter, LogsRequest
+from halimede.messages import ApiRequest, LogsRequest
 from halimede.topic import Address
 from services.broker import MosquittoProcess
 from services.lc.paths import NodePaths
 from services.lc.worker_files import Logs
 from tests.digits import Digits
 from tests.faults.control import Control
+from tests.inbox import Packets
 from tests.integration.workers import Site
 from tests.simulated import eventually
 from tests.waiting import patience
@@ -53,33 +54,25 @@ HOSTILE = {
 }
 
 
-class Spy:
-    """Sees all that is published outside of dead letters, and where a request's own answer goes."""
-
-    def __init__(self) -> None:
-        self.topics: list[str] = []
-        self.letters: list[DeadLetter] = []
-
-    async def see(self, packet: Packet) -> None:
-        if names := topics.DEAD_LETTER.parse(packet.topic):
-            assert names["client"]
-            self.letters.append(codec.decode(topics.DEAD_LETTER, packet.payload))
-        else:
-            self.topics.append(packet.topic)
-
-
 @contextlib.asynccontextmanager
-async def spying(broker: MosquittoProcess, name: str) -> AsyncIterator[tuple[MqttBus, Spy]]:
-    spy = Spy()
+async def spying(broker: MosquittoProcess, name: str) -> AsyncIterator[tuple[MqttBus, Packets]]:
+    """Yield an attacker, and all that is published."""
+    packets = Packets()
     async with MqttBus(f"spy-{name}", broker.url) as ear, MqttBus(f"attacker-{name}", broker.url) as attacker:
         await ear.wait_connected(patience(10))
         await attacker.wait_connected(patience(10))
-        await ear.listen("#", 0, spy.see, 10_000)
-        yield attacker, spy
+        await ear.listen("#", 0, packets, 10_000)
+        yield attacker, packets
 
 
 async def attack(
-    attacker: MqttBus, spy: Spy, to: Address[Any], own: Address[Any], request: Any, *allowed: str, hostile: Any = None
+    attacker: MqttBus,
+    packets: Packets,
+    to: Address[Any],
+    own: Address[Any],
+    request: Any,
+    *allowed: str,
+    hostile: Any = None,
 ) -> Any:
     """Send a request with each hostile response topic, then one that is answered, at its own; return that answer.
 
@@ -87,7 +80,7 @@ async def attack(
     """
     asking = RpcClient(attacker, own)
     await asking.start()
-    spy.topics.clear()
+    packets.clear()
     body = codec.encode(to.topic, hostile or request)
     for topic in HOSTILE.values():
         # the broker, or our own client, may refuse some of these by itself: that is as good
@@ -96,14 +89,16 @@ async def attack(
         await attacker.wait_connected(patience(10))
     answer = await asking.ask(to, request, timeout_s=30)
     await asyncio.sleep(0.5)
-    assert set(spy.topics) <= {to.text, own.text, *allowed}
-    assert any("response topic" in letter.reason for letter in spy.letters)
-    assert spy.topics.count(own.text) == 1
+    letters = [packet for packet in packets if topics.DEAD_LETTER.parse(packet.topic)]
+    published = [packet.topic for packet in packets if packet not in letters]
+    assert set(published) <= {to.text, own.text, *allowed}
+    assert any(b"response topic" in letter.payload for letter in letters)
+    assert published.count(own.text) == 1
     return answer.body
 
 
 async def test_attack_12_at_a_cloud_worker(mosquitto: MosquittoProcess, s: Site, digits: Digits) -> None:
-    async with spying(mosquitto, s.service) as (attacker, spy):
+    async with spying(mosquitto, s.service) as (attacker, packets):
         s.start("cloud", s.cloud, digits.big, LC_PERIOD="0.2")
         await s.running(s.cloud)
         names = {"ns": "default", "service": s.service}
@@ -111,24 +106,24 @@ async def test_attack_12_at_a_cloud_worker(mosquitto: MosquittoProcess, s: Site,
         info = topics.WORKER_INFO.at(node=f"node-{s.service}", ns="default", worker=s.cloud).text
         load = topics.LOAD.at(**names, worker=s.cloud).text
         good, hostile = (new_frame(np.full((8, 8), value, np.uint8)) for value in (0, 1))
-        assert (await attack(attacker, spy, to, own, good, info, load, hostile=hostile)).prediction is not None
+        assert (await attack(attacker, packets, to, own, good, info, load, hostile=hostile)).prediction is not None
         # computed once, for the one who may ask; the others counted
         await eventually(lambda: s.counts(s.cloud).rejected >= len(HOSTILE) - 4, 30)
         assert s.counts(s.cloud).served == 1
 
 
 async def test_attack_12_at_the_api_of_gm(unique: str, plane: Control) -> None:
-    async with spying(plane.broker, unique) as (attacker, spy), plane.gm():
+    async with spying(plane.broker, unique) as (attacker, packets), plane.gm():
         to, own = topics.API_REQUEST.at(client="attacker"), topics.API_REPLY.at(client="attacker")
-        await eventually(lambda: topics.GM_PRESENCE.at().text in spy.topics, 30)
+        await eventually(lambda: topics.GM_PRESENCE.at().text in {packet.topic for packet in packets}, 30)
         # the birth may be published again meanwhile
-        await attack(attacker, spy, to, own, ApiRequest(op="nodes"), topics.GM_PRESENCE.at().text)
+        await attack(attacker, packets, to, own, ApiRequest(op="nodes"), topics.GM_PRESENCE.at().text)
 
 
 async def test_attack_12_at_the_logs_of_a_node(mosquitto: MosquittoProcess, unique: str, tmp_path: Path) -> None:
-    async with spying(mosquitto, unique) as (attacker, spy), MqttBus(f"lc-{unique}", mosquitto.url) as bus:
+    async with spying(mosquitto, unique) as (attacker, packets), MqttBus(f"lc-{unique}", mosquitto.url) as bus:
         await bus.wait_connected(patience(10))
         await Logs(NodePaths(tmp_path, unique), bus).start()
         to, own = topics.LOGS_REQUEST.at(node=unique, client="attacker"), topics.LOGS_REPLY.at(client="attacker")
-        assert (await attack(attacker, spy, to, own, LogsRequest(namespace="default", worker="w"))).error
+        assert (await attack(attacker, packets, to, own, LogsRequest(namespace="default", worker="w"))).error
         assert bus.stats.failed_handlers == 0

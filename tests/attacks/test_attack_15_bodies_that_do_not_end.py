@@ -130,16 +130,6 @@ async def test_attack_15_headers_byte_by_byte(origin: Origin, cache: Cache) -> N
     assert (error.reason, error.temporary) == (FetchReason.TIMEOUT, True)
 
 
-async def test_attack_15_redirects_without_end(origin: Origin, cache: Cache) -> None:
-    def answer(handler: Handler) -> bool:
-        handler.head(302, {"Location": f"/m?{len(origin.asked)}", "Content-Length": "0"})
-        return True
-
-    origin.answers = {"/m": answer} | {f"/m?{number}": answer for number in range(100)}
-    assert (await refused(origin, cache)).reason is FetchReason.HTTP_STATUS
-    assert len(origin.asked) < 10
-
-
 async def test_attack_15_a_slow_one_holds_up_no_other(origin: Origin, cache: Cache) -> None:
     origin.answers["/m"] = body_of({}, drops)
     slow = asyncio.create_task(refused(origin, cache))

@@ -15,7 +15,7 @@ import pytest
 
 from halimede.api.model import ModelSpec
 from halimede.inference import ModelError, UnsafeModelError, open_model
-from halimede.models.model_trial import TrialReason, try_model
+from halimede.models.model_trial import try_model
 from tests.hostile_models import adding, in_attribute, in_function, in_sparse, in_subgraph, outside
 
 SPEC = ModelSpec(url="/m.onnx", format="onnx")
@@ -68,7 +68,8 @@ async def test_attack_17_weights_in_the_models_own_folder_are_read(folder: Path)
         path = adding(folder / "m.onnx", tensor)
         (answer,) = open_model(path, SPEC).predict([np.zeros(4, np.float32)])
         assert answer.probabilities == pytest.approx(WEIGHTS.tolist())
-    assert (await try_model(path, "{}")).ok
+    trial = await try_model(path, "{}")
+    assert (trial.ok, trial.memory_bytes > 0, trial.seconds > 0) == (True, True, True)
 
 
 @pytest.mark.parametrize("put", PLACES)
@@ -105,9 +106,3 @@ def test_attack_17_a_model_that_is_a_link_itself_has_its_weights_where_it_really
     (elsewhere / "m.onnx").symlink_to(path)
     (answer,) = open_model(elsewhere / "m.onnx", SPEC).predict([np.zeros(4, np.float32)])
     assert answer.probabilities == pytest.approx(WEIGHTS.tolist())
-
-
-async def test_attack_17_the_trial_says_why(folder: Path) -> None:
-    trial = await try_model(adding(folder / "m.onnx", outside("../secret.bin")), "{}")
-    assert (trial.ok, trial.reason) == (False, TrialReason.UNSAFE)
-    assert "'../secret.bin', which is not in its folder" in trial.message

@@ -38,16 +38,6 @@ async def test_attack_18_code_in_a_file_never_runs(kind: str, tmp_path: Path) ->
     assert not trap.exists()
 
 
-async def test_attack_18_the_trial_says_why(tmp_path: Path) -> None:
-    trap, path = tmp_path / "trap", tmp_path / "m.onnx"
-    path.write_bytes(strangers(trap)["pt"])
-    trial = await try_model(path, "{}")
-    assert (trial.ok, trial.reason) == (False, TrialReason.UNSAFE)
-    assert "PyTorch" in trial.message
-    assert "torch.onnx" in trial.message
-    assert not trap.exists()
-
-
 @pytest.mark.parametrize("kind", OTHERS)
 def test_attack_18_other_formats_are_told_from_onnx_with_advice(kind: str, tmp_path: Path) -> None:
     content, advice = OTHERS[kind]

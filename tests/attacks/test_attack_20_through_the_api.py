@@ -20,22 +20,13 @@ AT = "spec.edgeWorker.template.spec."
 #: what is written where in a pod, the reason, and the field that is to blame
 ESCAPES: list[tuple[str, Any, str, str]] = [
     ("volumes", [{"name": "v", "hostPath": {"path": "/etc"}}], "HostPathNotAllowed", "volumes[0].hostPath.path"),
-    ("volumes", [{"name": "v", "hostPath": {"path": "/data/../x"}}], "HostPathNotAllowed", "volumes[0].hostPath.path"),
     ("hostNetwork", True, "PodNotAllowed", "hostNetwork"),
-    ("hostPID", True, "PodNotAllowed", "hostPID"),
     ("serviceAccountName", "halimede-gm", "PodNotAllowed", "serviceAccountName"),
-    ("automountServiceAccountToken", True, "PodNotAllowed", "automountServiceAccountToken"),
-    ("initContainers", [{"name": "fetch", "image": "x"}], "PodNotAllowed", "initContainers[0].name"),
 ]
 CONTAINER_ESCAPES: list[tuple[str, Any, str, str]] = [
     ("securityContext", {"privileged": True}, "PodNotAllowed", "containers[0].securityContext.privileged"),
-    ("securityContext", {"capabilities": {"add": ["SYS_ADMIN"]}}, "PodNotAllowed",
-     "containers[0].securityContext.capabilities.add"),
-    ("ports", [{"containerPort": 80, "hostPort": 80}], "PodNotAllowed", "containers[0].ports[0].hostPort"),
-    ("volumeMounts", [{"name": "halimede-broker", "mountPath": "/x"}], "PodNotAllowed",
-     "containers[0].volumeMounts[0].name"),
     ("image", "evil.example/x", "ImageNotAllowed", "containers[0].image"),
-]  # fmt: skip
+]
 #: variables that no schema takes
 HOSTILE_NAMES = ["A=B", "", "A\0", "x" * 300]
 
@@ -72,28 +63,6 @@ async def test_attack_20_no_escape_becomes_a_deployment_and_its_status_names_the
             "honest-deployment-edge",
             "honest-deployment-cloud",
         }
-
-
-async def test_attack_20_a_folder_is_mounted_read_only_and_no_variable_of_a_user_stands_in_place_of_ours(
-    api: Api,  # noqa: F811
-) -> None:
-    names = ("HALIMEDE_BROKER", "SERVICE_UID", "MODEL_URL", "WORKER_NAME")
-    env = [{"name": name, "value": "evil"} for name in names]
-    async with world(api) as w, w.gm():
-        body = hostile(w, "helmet", "env", env, in_container=True)
-        pod = body["spec"]["edgeWorker"]["template"]["spec"]
-        pod["volumes"] = [{"name": "v", "hostPath": {"path": "/data/out"}}]
-        pod["containers"][0]["volumeMounts"] = [{"name": "v", "mountPath": "/v", "readOnly": False}]
-        await w.apply(model("small"), model("big"), body)
-        await w.reaches("Running")
-        deployment = await w.made("Deployment", "helmet-deployment-edge")
-        assert deployment["metadata"]["generation"] == 1, "it was written once"
-        [container] = deployment["spec"]["template"]["spec"]["containers"]
-        [mount] = [mount for mount in container["volumeMounts"] if mount["name"] == "v"]
-        assert mount["readOnly"] is True
-        values = {variable["name"]: variable.get("value") for variable in container["env"]}
-        assert "evil" not in values.values()
-        assert values["HALIMEDE_BROKER"] == w.settings.broker
 
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES)

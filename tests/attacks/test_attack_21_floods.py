@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from halimede import codec, topics
-from halimede.bus import Delivery, Packet
+from halimede.bus import Delivery
 from halimede.bus.message import MAX_PROPERTIES, MAX_PROPERTY
 from halimede.bus.mqtt import MqttBus, MqttSettings
 from halimede.bus.settings import Client
@@ -30,7 +30,6 @@ from tests.inbox import Inbox
 from tests.integration.gm_world import SERVICES
 from tests.simulated import eventually
 from tests.waiting import patience
-from tests.worlds import World
 
 #: how long a flood lasts, and how many messages it is at the least, however slow the machine is
 FLOOD_S, LEAST, LEAST_SYNCS = 1.0, 2500, 50
@@ -191,30 +190,3 @@ async def test_attack_21_on_every_topic_too_much_beside_a_body_is_refused_and_th
         assert bus.stats.rejected == len(TOO_MUCH)
         assert bus.stats.connects == 1
         assert len(marked) == 1
-
-
-async def test_attack_21_both_buses_agree_on_how_much_may_be_beside_a_body(world: World, unique: str) -> None:
-    bus, inbox = await world.connect(unique), Inbox[bytes]()
-    sender = await world.connect(f"{unique}-s")
-    await bus.subscribe(topics.CAMERA_FRAME.filter(ns="default", camera=unique), inbox)
-    at = topics.CAMERA_FRAME.at(ns="default", camera=unique).text
-    most = tuple((f"n{i}", "v") for i in range(MAX_PROPERTIES))
-    for properties in ((*most, ("more", "v")), (("n", "v" * (MAX_PROPERTY + 1)),), most, (("n", "v" * MAX_PROPERTY),)):
-        await sender.send(Packet(at, b"frame", properties=properties))
-    await inbox.has(2)
-    assert [d.packet.properties for d in inbox.deliveries] == [most, (("n", "v" * MAX_PROPERTY),)]
-    assert bus.stats.rejected == 2
-
-
-async def test_attack_21_gm_answers_the_request_after_one_with_too_much_beside_it(plane: Control) -> None:
-    async with plane.gm() as gm:
-        await plane.ask("version")
-        before = gm.stats.rejected
-        link = await asyncio.to_thread(connect, plane.broker.port, "attacker")
-        for section in TOO_MUCH.values():
-            request = publish("sedna/api/request/operator", b'{"op": "version"}', beside=section)
-            await asyncio.to_thread(link.sendall, request)
-        await plane.until(lambda: gm.stats.rejected == before + len(TOO_MUCH))
-        assert (await plane.ask("version")).error is None
-        assert gm.stats.connects == 1
-        link.close()

@@ -38,6 +38,8 @@ pytestmark = pytest.mark.timeout(300)
 
 #: pictures that lie, and what their refusal says
 LIES = {
+    "a jpeg of gigabytes": (jpeg_that_claims(65_000, 65_000), "65000 x 65000 pixels"),
+    "a png of gigabytes": (png_that_claims(65_000, 65_000), "65000 x 65000 pixels"),
     "more pixels than bytes": (jpeg_that_claims(8000, 8000), "8000 x 8000 pixels"),
     "more pixels than bytes, progressive": (jpeg_that_claims(8000, 8000, progressive=True), "8000 x 8000 pixels"),
     "one long row": (jpeg_that_claims(16_384, 1000), "16384 x 1000 pixels"),

@@ -97,11 +97,12 @@ Run = Callable[[Path], Coroutine[Any, Any, scenarios.Outcome]]
 
 def plan(broker: Installation, security: Security, repeat: int) -> list[tuple[str, Run, int]]:
     """Return the scenarios in their order: name, what runs it in a folder, how often."""
-    once = [(s.__name__.replace("_", " "), partial(scenarios.run, s, broker, security)) for s in scenarios.SCENARIOS]
+    once = [(scenarios.name_of(s), partial(scenarios.run, s, broker, security)) for s in scenarios.SCENARIOS]
+    replaced = partial(scenarios.run, scenarios.broker_replaced, broker, security, has_standby=True)
     return [
         *((name, run, repeat if name == "broker killed" else 1) for name, run in once),
         ("broker started last", partial(scenarios.cold_start, broker, security), repeat),
-        ("broker replaced", partial(scenarios.take_over, broker, security), repeat),
+        (scenarios.name_of(scenarios.broker_replaced), replaced, repeat),
     ]
 
 

@@ -83,43 +83,45 @@ async def _loaded(system: System) -> AsyncIterator[Timeline]:
         await system.until("status is well", lambda: timeline.is_well_since(LOAD_S), RECOVERED_S)
 
 
-async def without_fault(system: System, _: BrokerProcess) -> Outcome:
-    async with _loaded(system) as timeline:
-        timeline.fault()
-    return outcome("no fault", system, timeline)
+async def without_fault(system: System, broker: BrokerProcess) -> None:
+    """Do nothing."""
 
 
-async def edge_worker_killed(system: System, _: BrokerProcess) -> Outcome:
-    return await _worker_killed("edge worker killed", system, EDGE)
+async def edge_worker_killed(system: System, _: BrokerProcess) -> None:
+    os.kill(system.processes()[EDGE].pid, signal.SIGKILL)
 
 
-async def cloud_worker_killed(system: System, _: BrokerProcess) -> Outcome:
-    return await _worker_killed("cloud worker killed", system, CLOUD)
+async def cloud_worker_killed(system: System, _: BrokerProcess) -> None:
+    os.kill(system.processes()[CLOUD].pid, signal.SIGKILL)
 
 
-async def _worker_killed(scenario: str, system: System, worker: str) -> Outcome:
-    async with _loaded(system) as timeline:
-        timeline.fault()
-        os.kill(system.processes()[worker].pid, signal.SIGKILL)
-    return outcome(scenario, system, timeline)
+async def broker_killed(_: System, broker: BrokerProcess) -> None:
+    await broker.kill()
+    await asyncio.sleep(AWAY_S)
+    await broker.start()
 
 
-async def broker_killed(system: System, broker: BrokerProcess) -> Outcome:
-    async with _loaded(system) as timeline:
-        timeline.fault()
-        await broker.kill()
-        await asyncio.sleep(AWAY_S)
-        await broker.start()
-    return outcome("broker killed", system, timeline)
+async def broker_replaced(_: System, broker: BrokerProcess) -> None:
+    """Kill the first of two brokers that are in the list of all clients; it does not return."""
+    await broker.kill()
 
 
-Scenario = Callable[[System, BrokerProcess], Coroutine[Any, Any, Outcome]]
+Scenario = Callable[[System, BrokerProcess], Coroutine[Any, Any, None]]
 SCENARIOS: tuple[Scenario, ...] = (without_fault, edge_worker_killed, cloud_worker_killed, broker_killed)
 
 
-async def run(scenario: Scenario, installation: Installation, security: Security, home: Path) -> Outcome:
-    async with system_on(installation, security, home) as (system, broker):
-        return await scenario(system, broker)
+def name_of(scenario: Scenario) -> str:
+    return scenario.__name__.replace("_", " ")
+
+
+async def run(
+    scenario: Scenario, installation: Installation, security: Security, home: Path, *, has_standby: bool = False
+) -> Outcome:
+    async with system_on(installation, security, home, has_standby=has_standby) as (system, broker):
+        async with _loaded(system) as timeline:
+            timeline.fault()
+            await scenario(system, broker)
+        return outcome(name_of(scenario), system, timeline)
 
 
 async def cold_start(installation: Installation, security: Security, home: Path) -> Outcome:
@@ -129,12 +131,3 @@ async def cold_start(installation: Installation, security: Security, home: Path)
             timeline.fault()
         done = outcome("broker started last", system, timeline)
         return replace(done, cloud_s=round(done.cloud_s + timeline.began - broker.ready_at, 1))
-
-
-async def take_over(installation: Installation, security: Security, home: Path) -> Outcome:
-    """Kill the first of two brokers that are in the list of all clients; it does not return."""
-    async with system_on(installation, security, home, has_standby=True) as (system, broker):
-        async with _loaded(system) as timeline:
-            timeline.fault()
-            await broker.kill()
-        return outcome("broker replaced", system, timeline)

@@ -103,7 +103,7 @@ class Machines:
     ``needed``: what a command needs to be true before it, by how it begins: what a person would see first.
     """
 
-    def __init__(self, folder: Path, needed: Mapping[str, str], commands: Mapping[str, str] = COMMANDS) -> None:
+    def __init__(self, folder: Path, needed: Mapping[str, str]) -> None:
         self._folder, self._needed = folder, needed
         self._lines, self._exports = [BEGIN], ""
         for machine in (*MACHINES, "bin"):
@@ -111,7 +111,7 @@ class Machines:
         (folder / "broker" / "examples").symlink_to(ROOT / "examples")
         (folder / "hosts").write_text("127.0.0.1 localhost broker.lan\n")
         (folder / "mosquitto.conf").write_text(CONFIGURATION)
-        for name, body in commands.items():
+        for name, body in COMMANDS.items():
             (folder / "bin" / name).write_text(f"#!/bin/sh\nset -e\n{body}\n")
             (folder / "bin" / name).chmod(0o755)
 

@@ -113,12 +113,6 @@ def test_every_make_word_of_the_documentation_is_a_target() -> None:
     } <= targets
 
 
-def test_every_file_that_the_documentation_links_to_is_there() -> None:
-    for document in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
-        for target in re.findall(r"\]\((?!http)([^)#]+)", re.sub(r"`[^`\n]*`", "", document.read_text())):
-            assert (document.parent / target).exists(), f"{document.name}: {target}"
-
-
 def spans() -> Iterator[tuple[str, str]]:
     """Yield each document's commands: the lines of its blocks, and the code within its sentences."""
     for document in DOCUMENTS:

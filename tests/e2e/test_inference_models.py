@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -19,7 +18,6 @@ import tritonclient.http
 from examples.digits import data, train
 from tests.e2e.resources import Statuses, resource, write_archive
 from tests.e2e.running import running
-from tests.e2e.shell import halimede
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 NAME = "facialexpression"
@@ -126,24 +124,3 @@ async def test_the_seeds_samples_reach_serving_and_take_a_new_version_while_they
 
             await system.client.delete("inferencemodels", NAME)
             await system.until("the end", lambda: f"worker:{NAME}-serve-edge0" not in system.processes())
-
-
-async def test_what_one_machine_cannot_do_is_a_condition_that_names_the_field(tmp_path: Path) -> None:
-    if not (train.FOLDER / "small.onnx").exists():
-        train.main()
-    manifest = [{"version": "1", "downloadURL": str(train.FOLDER / "small.onnx")}]
-    spec = {"modelName": NAME, "deployToLayer": "cloud", "frameworkType": "onnx", "manifest": manifest, "replicas": 3}
-    file = tmp_path / "model.json"
-    async with running(tmp_path / "home", "edge0,cloud0,cloud1") as system:
-        shown = Statuses()
-        await shown.follow(system, "inferencemodels")
-        for change, reason, field in (
-            ({}, "ReplicasNotSupported", "spec.replicas: 3"),
-            ({"replicas": 2, "image": "example.io/faces:1"}, "ImageNotSupported", "spec.image"),
-        ):
-            file.write_text(json.dumps(resource("InferenceModel", NAME, **{**spec, **change})))
-            await halimede(system.home, "apply", "-f", file)
-            await system.until(reason, lambda reason=reason: shown.condition(NAME).reason == reason)
-            text = await halimede(system.home, "describe", "inferencemodel", NAME)
-            assert all(part in text for part in ("Degraded", reason, field)), text
-            assert {f"worker:{NAME}-serve-{node}" for node in ("cloud0", "cloud1")} <= system.processes().keys()

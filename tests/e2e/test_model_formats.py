@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import importlib.util
 import json
 import tarfile
 import urllib.request
@@ -75,20 +74,6 @@ async def test_the_seeds_sample_is_served_and_takes_a_new_version_while_it_serve
                 metadata = json.load(answer)
             assert (metadata["platform"], metadata["versions"]) == (FORMATS[form].platform, ["4"])
             assert [(port["datatype"], port["shape"]) for port in metadata["inputs"]] == [("FP32", [-1, 64])]
-
-
-@pytest.mark.skipif(importlib.util.find_spec("tensorflow") is not None, reason="TensorFlow is installed here")
-@pytest.mark.parametrize("group", ["sedna.io", "ai.kubeedge.io"])
-async def test_without_its_package_the_seeds_sample_says_what_to_install_and_starts_nothing(
-    tmp_path: Path, group: str
-) -> None:
-    async with running(tmp_path / "home", "edge0") as system:
-        shown = Statuses()
-        await shown.follow(system, "inferencemodels")
-        await system.client.apply(sample(group, "http://127.0.0.1:9", {"4": "a" * 64}, form="tensorflow"))
-        await system.until("a condition", lambda: shown.condition(NAME).reason == "NotInstalled")
-        assert "run pip install 'halimede[tensorflow]'" in shown.condition(NAME).message
-        assert f"worker:{NAME}-serve-edge0" not in system.processes()
 
 
 async def test_workers_of_a_service_answer_with_lite_models(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import os
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 
 from examples.digits import data, train
-from tests import typed
 from tests.e2e.resources import Statuses, resource, write_archive
 from tests.e2e.running import System, digits, running
 from tests.e2e.test_bad_input import manifests
@@ -152,14 +150,3 @@ async def test_an_inference_model_serves_with_its_scripts(tmp_path: Path) -> Non
         assert url
         answers = [await asyncio.to_thread(ask, url, picture) for picture in pictures]
         assert {each["label"].rpartition(" ")[0] for each in answers} == {"first sees"}
-
-
-def test_a_bare_model_with_a_script_is_refused_before_it_is_applied(tmp_path: Path) -> None:
-    body = small(tmp_path, "v1")
-    body["spec"]["versions"][0]["url"] = "/models/small.onnx"
-    file = tmp_path / "model.json"
-    file.write_text(json.dumps(body))
-    done = typed.halimede("apply", "--dry-run=client", "-f", str(file), env=dict(os.environ))
-    assert done.returncode != 0
-    assert "spec.versions[0].url" in done.stdout + done.stderr
-    assert "an archive" in done.stdout + done.stderr

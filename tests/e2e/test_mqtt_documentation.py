@@ -190,52 +190,47 @@ def refused(folder: Path, *command: str) -> str:
     return line
 
 
-def test_the_python_program_ends_with_the_reason_where_its_password_is_wrong(tmp_path: Path) -> None:
-    (tmp_path / "client.py").write_text(blocks(DOCUMENT, "python")[0])
-    assert "refuses this client: Not authorized" in refused(tmp_path, sys.executable, "client.py")
+def program_of(language: str, folder: Path, *, tls: bool = False) -> list[str]:
+    """Write a program of the document, or what it says of TLS; return the command that runs it."""
+    text = blocks(DOCUMENT, language)[0]
+    if language == "python":
+        (line,) = re.findall(r"`(client\.tls_set\(.*?\))`", TEXT)
+        secured = re.sub(r"client\.username_pw_set\(.*\)", lambda _: line, text)
+        (folder / "client.py").write_text(secured if tls else text)
+        return [sys.executable, "client.py"]
+    assert 'In JavaScript, it is `protocol: "mqtts"`, with the content of the files as `ca`, `cert` and `key`.' in TEXT
+    login = '[username, password] = ["username", "password"]'
+    secured = text.replace(login, '[ca, cert, key] = ["ca.crt", "tls.crt", "tls.key"]')
+    secured = secured.replace("username, password,", 'protocol: "mqtts", ca, cert, key,')
+    (folder / "node_modules").symlink_to(npm_package(NPM))
+    (folder / "client.mjs").write_text(secured if tls else text)
+    return ["node", "client.mjs"]
 
 
-@pytest.mark.slow
-def test_the_javascript_program_ends_with_the_reason_where_its_password_is_wrong(tmp_path: Path) -> None:
-    (tmp_path / "node_modules").symlink_to(npm_package(NPM))
-    (tmp_path / "client.mjs").write_text(blocks(DOCUMENT, "javascript")[0])
-    assert "Not authorized" in refused(tmp_path, "node", "client.mjs")
+LANGUAGES = pytest.mark.parametrize("language", ["python", pytest.param("javascript", marks=pytest.mark.slow)])
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(240)
-async def test_the_python_program_and_what_each_user_may_do(tmp_path: Path) -> None:
-    (tmp_path / "client.py").write_text(blocks(DOCUMENT, "python")[0])
-    async with system_of_a_user(tmp_path) as system:
-        await asyncio.to_thread(users, system)
-        check(await round_trip(system, tmp_path, "python"))
+@LANGUAGES
+def test_a_program_ends_with_the_reason_where_its_password_is_wrong(tmp_path: Path, language: str) -> None:
+    line = refused(tmp_path, *program_of(language, tmp_path))
+    assert "Not authorized" in line
+    assert "refuses this client" in line or language == "javascript"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(240)
-async def test_the_python_program_over_tls(tmp_path: Path) -> None:
-    (line,) = re.findall(r"`(client\.tls_set\(.*?\))`", TEXT)
-    program = re.sub(r"client\.username_pw_set\(.*\)", lambda _: line, blocks(DOCUMENT, "python")[0])
-    assert line in program
-    (tmp_path / "client.py").write_text(program)
-    async with system_of_a_user(tmp_path, "--tls") as system:
-        check(await round_trip(system, tmp_path, "python"))
-
-
+@LANGUAGES
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("tls", [False, True], ids=["password", "tls"])
-async def test_the_javascript_program(tmp_path: Path, *, tls: bool) -> None:
-    (tmp_path / "node_modules").symlink_to(npm_package(NPM))
-    program = blocks(DOCUMENT, "javascript")[0]
-    if tls:  # as the document says it
-        assert (
-            'In JavaScript, it is `protocol: "mqtts"`, with the content of the files as `ca`, `cert` and `key`.' in TEXT
-        )
-        program = program.replace(
-            '[username, password] = ["username", "password"]', '[ca, cert, key] = ["ca.crt", "tls.crt", "tls.key"]'
-        )
-        program = program.replace("username, password,", 'protocol: "mqtts", ca, cert, key,')
-    (tmp_path / "client.mjs").write_text(program)
+async def test_a_program_shows_the_service_and_the_answer_to_its_picture(
+    tmp_path: Path, language: str, *, tls: bool
+) -> None:
+    program_of(language, tmp_path, tls=tls)
     async with system_of_a_user(tmp_path, *(["--tls"] if tls else [])) as system:
-        check(await round_trip(system, tmp_path, "node"))
+        check(await round_trip(system, tmp_path, "node" if language == "javascript" else language))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+async def test_what_each_user_may_do(tmp_path: Path) -> None:
+    async with system_of_a_user(tmp_path) as system:
+        await asyncio.to_thread(users, system)

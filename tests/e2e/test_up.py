@@ -196,16 +196,3 @@ def test_a_service_that_cannot_start_is_named_with_its_last_words(tmp_path: Path
     assert system.process.returncode == 1
     assert "gm does not start: halimede gm:" in said
     assert "Traceback" not in said
-
-
-@pytest.mark.slow
-def test_two_systems_in_folders_of_their_own_do_not_meet(standing: Up, up: Up) -> None:
-    assert up.halimede("apply", "-f", "examples/digits/1-models.yaml").returncode == 0
-    assert up.halimede("get", "models", "-o", "name").stdout.split() == ["model/digits-big", "model/digits-small"]
-    assert standing.halimede("get", "models", "-o", "name").stdout == ""
-    theirs = up.halimede("nodes", "--broker", standing.run_file["broker"], "--credentials", up.run_file["credentials"])
-    assert (theirs.returncode, "not authorized" in theirs.stderr.lower()) == (1, True), theirs.stderr
-    up.process.send_signal(signal.SIGTERM)
-    assert up.process.wait(timeout=patience(40)) == 0
-    nodes = json.loads(standing.halimede("nodes", "-o", "json").stdout)
-    assert [node["online"] for node in nodes] == [True, True]

@@ -105,12 +105,6 @@ def test_a_system_of_ones_own_runs_from_the_wheel(stranger: Stranger, lines: lis
         assert "all processes have ended" in log.read_text()
 
 
-def test_nothing_of_ours_stands_among_other_packages(stranger: Stranger) -> None:
-    code = "import importlib.util as u; print([m for m in ('services', 'examples', 'tests') if u.find_spec(m)])"
-    assert stranger.types(f'python -c "{code}"').strip() == "[]"
-    assert "halimede" in stranger.types("python -m halimede --help")
-
-
 def test_another_version_takes_the_place_of_the_one_before_and_reads_its_home(stranger: Stranger) -> None:
     """The same home with a wheel that calls itself another version: pip leaves one of them, and it starts."""
     for path in (stranger.checkout / "pyproject.toml", stranger.checkout / "halimede" / "__init__.py"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from halimede.bus.mqtt5.encoder import varint
 from tests.listener import Listener
@@ -29,19 +28,17 @@ class HostileBroker(Listener):
 
     Attributes:
         accepted: connections so far.
-        published: PUBLISH packets that came in whole.
         acks, pongs: whether publishes and pings are answered. ``reading``: cleared, nothing is read any more.
-        held: acknowledgements that were not sent; ``relent`` sends them.
+        unacknowledged: publishes that were not answered.
 
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.accepted = self.published = 0
+        self.accepted = self.unacknowledged = 0
         self.acks = self.pongs = True
         self.reading = asyncio.Event()
         self.reading.set()
-        self.held: list[Callable[[], None]] = []
         self._writers: list[asyncio.StreamWriter] = []
 
     def cut(self) -> None:
@@ -52,13 +49,6 @@ class HostileBroker(Listener):
     def say(self, data: bytes) -> None:
         """Send bytes to whoever connected last."""
         self._writers[-1].write(data)
-
-    def relent(self) -> None:
-        """Acknowledge what waits for it, and all that comes from now on."""
-        self.acks = True
-        for acknowledge in self.held:
-            acknowledge()
-        self.held.clear()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
@@ -80,12 +70,9 @@ class HostileBroker(Listener):
             writer.write(packet(0xB0, body[:2] + b"\x00\x00"))
         elif first == PINGREQ and self.pongs:
             writer.write(PONG)
-        elif first & 0xF0 == PUBLISH:
-            self.published += 1
-            if first & 0x06:
-                at = 2 + int.from_bytes(body[:2])
-                answer = packet(0x40, body[at : at + 2])
-                if self.acks:
-                    writer.write(answer)
-                else:
-                    self.held.append(lambda: writer.write(answer))
+        elif first & 0xF0 == PUBLISH and first & 0x06:
+            at = 2 + int.from_bytes(body[:2])
+            if self.acks:
+                writer.write(packet(0x40, body[at : at + 2]))
+            else:
+                self.unacknowledged += 1

@@ -72,15 +72,6 @@ async def service(tmp_path: Path) -> AsyncIterator[Running]:
         yield Running(api, w, gm)
 
 
-async def test_watches_that_end_with_410_are_lists_and_nothing_is_missed(tmp_path: Path) -> None:
-    async with service(tmp_path) as s:
-        for number in range(5):
-            s.control.expire()
-            assert s.control.break_watches(410) > 0
-            value = f"0.{number + 1}"
-            await s.rolled_out(value, await s.edit(value))
-
-
 async def test_what_happens_while_no_watch_works_is_found_by_comparing_lists(tmp_path: Path) -> None:
     async with service(tmp_path) as s:
         fault = s.control.fail(500, times=10**9, matches=watches)
@@ -99,15 +90,6 @@ async def test_what_happens_while_no_watch_works_is_found_by_comparing_lists(tmp
         await eventually(gone, PATIENCE)
 
 
-@pytest.mark.parametrize("code", [500, 429])
-async def test_calls_that_fail_for_a_while_are_made_again(tmp_path: Path, code: int) -> None:
-    async with service(tmp_path) as s:
-        fault = s.control.fail(code, times=3, matches=writes, retry_after=1 if code == 429 else None)
-        await s.api.client.delete("Deployment", s.w.namespace, EDGE)
-        await s.rolled_out("0.7", await s.edit("0.7"))
-        assert fault.struck == 3
-
-
 @pytest.mark.parametrize("how", ["drop", "lose"])
 async def test_calls_whose_answer_is_lost_are_made_again_and_have_made_one_object(tmp_path: Path, how: str) -> None:
     async with on_double(tmp_path) as api, world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
@@ -118,13 +100,6 @@ async def test_calls_whose_answer_is_lost_are_made_again_and_have_made_one_objec
         made = (await api.client.list("Deployment", w.namespace))["items"]
         assert sorted(each["metadata"]["name"] for each in made) == ["helmet-deployment-cloud", EDGE]
         assert all(each["metadata"]["generation"] == 1 for each in made)
-
-
-async def test_conflicts_are_looked_at_anew(tmp_path: Path) -> None:
-    async with service(tmp_path) as s:
-        fault = s.control.fail(409, times=4, matches=lambda r: writes(r) and r.verb == "patch")
-        await s.rolled_out("0.8", await s.edit("0.8"))
-        assert fault.struck > 0
 
 
 @pytest.mark.parametrize(("resource", "subresource"), [("deployments", ""), (SERVICES, "status"), (SERVICES, "")])
@@ -172,19 +147,6 @@ async def test_a_resource_that_is_edited_all_the_time_gets_its_last_status_and_f
         await s.rolled_out("0.199", generation)
         by_us = [r for r in s.control.writes(SERVICES)[before:] if by_gm(r)]
         assert len(by_us) < 100
-
-
-async def test_a_server_that_only_fails_is_not_asked_all_the_time(tmp_path: Path) -> None:
-    async with service(tmp_path) as s:
-        fault = s.control.fail(500, times=10**9, matches=by_gm)
-        s.control.break_watches()
-        await asyncio.sleep(4.0)
-        # some ten informers, each with growing pauses
-        assert fault.struck < 120
-        await eventually(lambda: s.gm.cluster is not None and "500" in s.gm.cluster.check(), PATIENCE)
-        fault.end()
-        await s.rolled_out("0.9", await s.edit("0.9"))
-        await eventually(lambda: s.gm.cluster is not None and s.gm.cluster.check() == "", PATIENCE)
 
 
 async def test_a_server_that_is_away_for_long_costs_the_lead_and_nothing_that_runs(tmp_path: Path) -> None:

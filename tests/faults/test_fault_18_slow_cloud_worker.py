@@ -68,15 +68,3 @@ async def test_fault_18_a_worker_that_is_flooded_refuses_drops_what_expired_and_
     assert replies()["answered"] <= 20
     assert set(replies()) <= {"answered", "overloaded", "expired"}
     assert replies().total() < 201, "what expired while it waited is not answered: nobody waits for it"
-
-
-async def test_fault_18_a_fast_worker_beside_it_gets_most(s: Site, digits: Digits) -> None:
-    s.start_script("cloud", f"{s.service}-fast", slow(FAST_S, "fast"))
-    s.start_script("cloud", f"{s.service}-slow", slow(SLOW_S, "slow"))
-    s.start("edge", s.edge, digits.small, **ALL_HARD, DEADLINE_MS="3000")
-    await s.running(f"{s.service}-fast", f"{s.service}-slow", s.edge)
-    await s.send_all(digits.pictures[:300], fps=30)
-    assert set(s.copies.values()) == {1}
-    answered = Counter(r.label for r in s.by("cloud"))
-    assert answered["fast"] > 3 * answered["slow"] > 0, answered
-    assert len(s.by("cloud")) > 200, s.reasons()

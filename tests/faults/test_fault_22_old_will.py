@@ -7,14 +7,11 @@ import asyncio
 import msgspec
 import pytest
 
-from halimede import codec, topics
-from halimede.bus import Announcement, Packet
-from halimede.bus.mqtt import MqttBus
+from halimede import topics
 from halimede.messages import Presence
-from tests.faults.control import CONVERGES, PATIENCE, Control
+from tests.faults.control import CONVERGES, Control
 from tests.faults.test_fault_11_stale_retained import kept
 from tests.proxy import Proxy
-from tests.waiting import patience
 
 TOPIC = topics.PRESENCE.at(node="edge0")
 
@@ -49,27 +46,3 @@ async def test_fault_22_the_broker_fires_the_old_will_when_the_node_is_back_befo
         await stays_online(plane, plane.presences[-1].epoch)
         await plane.running("helmet")
         assert plane.workers() == before
-
-
-@pytest.mark.slow
-async def test_fault_22_an_old_will_that_comes_after_the_new_birth_changes_nothing(plane: Control) -> None:
-    """As of a cluster of brokers, one of which finds out late that the old connection is gone."""
-    async with plane.gm(), plane.lc() as lc:
-        await plane.start_services("helmet")
-        first = plane.presences[-1]
-        old_will = msgspec.structs.replace(first, online=False, labels={})
-        packet = Packet(TOPIC.text, codec.encode(topics.PRESENCE, old_will), retain=True)
-        async with Proxy(plane.broker.port) as proxy:
-            holds_it = MqttBus("other-broker", plane.settings(proxy.port), lambda: Announcement(will=packet))
-            async with holds_it:
-                await holds_it.wait_connected(patience(PATIENCE))
-                lc.renew()
-                await plane.until(lambda: plane.presences[-1].online and plane.presences[-1].epoch > first.epoch)
-                epoch = plane.presences[-1].epoch
-                count = len(plane.presences)
-                offline = len(await plane.events("NodeOffline", "edge0"))
-                proxy.cut()
-                await plane.until(lambda: any(not p.online for p in plane.presences[count:]))
-                await stays_online(plane, epoch)
-        assert len(await plane.events("NodeOffline", "edge0")) == offline
-        await plane.running("helmet")

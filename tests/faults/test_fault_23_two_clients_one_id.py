@@ -5,16 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from structlog.testing import capture_logs
 
-from halimede import topics
-from halimede.bus.mqtt import MqttBus
 from halimede.bus.reconnect import PAUSE, PROVEN_MULTIPLE
-from halimede.messages import DeadLetter
-from tests.faults.control import PATIENCE, Child, Control
-from tests.inbox import Inbox
+from tests.faults.control import Child, Control
 from tests.proxy import Proxy
-from tests.waiting import patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -70,20 +64,3 @@ async def test_fault_23_of_two_that_come_at_once_one_stays(plane: Control) -> No
         await plane.until(lambda: a.accepted and b.accepted)
         await keep_calm(5, a, b)
         await alarmed(plane, first, second)
-
-
-async def test_fault_23_other_clients_notice_it_by_brief_connections_and_say_so(plane: Control) -> None:
-    letters = Inbox[DeadLetter]()
-    async with Proxy(plane.broker.port) as a, Proxy(plane.broker.port) as b:
-        await plane.operator.subscribe(topics.DEAD_LETTER.filter(), letters)
-        with capture_logs() as lines:
-            async with MqttBus("worker.default.w", plane.settings(a.port)) as first:
-                await first.wait_connected(patience(PATIENCE))
-                await asyncio.sleep(SETTLED)
-                async with MqttBus("worker.default.w", plane.settings(b.port)) as second:
-                    await keep_calm(8, a, b)
-                    assert (first.connected, second.connected) == (True, False), "the one that was there stays"
-                    assert "another client uses the same client id" in [line["event"] for line in lines]
-                    # it says so as soon as it has a connection again
-                    await plane.until(lambda: letters.deliveries, 60)
-        assert "another client uses the same client id" in letters.bodies[0].reason

@@ -215,24 +215,6 @@ async def test_fault_42_a_worker_with_an_edited_script_or_rule_is_replaced(tmp_p
 
 
 @pytest.mark.simulated
-async def test_fault_42_a_script_that_was_removed_is_a_condition_until_it_is_back(tmp_path: Path) -> None:
-    script, node, body = with_script(tmp_path)
-
-    def reason() -> tuple[str, str]:
-        worker = next(worker for worker in node.gm.statuses[HELMET].workers if worker.role == "edge")
-        return worker.phase, worker.reason
-
-    async with node.gm.running(), node.lc():
-        await node.gm.insert(model(), body)
-        await eventually(lambda: HELMET in node.gm.statuses and reason() == ("Running", ""))
-        script.unlink()
-        await eventually(lambda: reason() == ("Running", "CodeMissing"), 2 * FILE_PERIOD_S)
-        script.write_text("first = 1\n")
-        await eventually(lambda: reason() == ("Running", ""), 2 * FILE_PERIOD_S)
-        assert len(node.launcher.started) == 1
-
-
-@pytest.mark.simulated
 async def test_fault_42_a_script_that_is_missing_at_a_restart_of_the_lc_restarts_no_worker(tmp_path: Path) -> None:
     script, node, body = with_script(tmp_path)
     async with node.gm.running():
@@ -396,28 +378,23 @@ async def test_fault_42_no_link_is_followed_to_weights(tmp_path: Path, location:
         await fetch_model(path.as_uri(), "", Cache(tmp_path / "cache"))
 
 
-def test_fault_42_an_init_container_delivers_the_weights_as_well(tmp_path: Path) -> None:
-    path, out = with_data(tmp_path), tmp_path / "downloads" / "small.onnx"
-    arguments = ["--url", str(path), "--cache", str(tmp_path / "cache"), "--out", str(out), "--unpack"]
-    assert main(arguments) == 0
-    assert sorted(file.name for file in out.iterdir()) == ["model.onnx", "small.onnx.data"]
+def test_fault_42_an_init_container_delivers_a_model_with_its_weights_and_without_them_to_own_code_alone(
+    tmp_path: Path,
+) -> None:
+    path, out = with_data(tmp_path), tmp_path / "downloads"
 
+    def deliver(name: str, *options: str) -> int:
+        return main(
+            ["--url", str(path), "--cache", str(tmp_path / f"{name}-cache"), "--out", str(out / name), *options]
+        )
 
-def test_fault_42_an_init_container_delivers_a_model_without_its_weights_only_to_own_code(tmp_path: Path) -> None:
-    path, out = with_data(tmp_path), tmp_path / "downloads" / "small.onnx"
+    assert deliver("whole", "--unpack") == 0
+    assert sorted(file.name for file in (out / "whole").iterdir()) == ["model.onnx", "small.onnx.data"]
     (tmp_path / "small.onnx.data").unlink()
-    arguments = ["--url", str(path), "--cache", str(tmp_path / "cache"), "--out", str(out), "--unpack"]
-    assert main(arguments) == 2
-    assert not out.exists()
-    assert main([*arguments, "--own-code"]) == 0
-    assert out.read_bytes() == path.read_bytes()
-
-
-async def test_fault_42_a_digest_of_one_file_does_not_stand_for_its_weights(tmp_path: Path) -> None:
-    path, cache = with_data(tmp_path), Cache(tmp_path / "cache")
-    digest = (await fetch(str(path), "", cache)).digest
-    with pytest.raises(FetchError, match=r"covers only the model file"):
-        await fetch_model(str(path), digest, cache)
+    assert deliver("bare", "--unpack") == 2
+    assert not (out / "bare").exists()
+    assert deliver("bare", "--unpack", "--own-code") == 0
+    assert (out / "bare").read_bytes() == path.read_bytes()
 
 
 @pytest.mark.parametrize("with_digest", [False, True], ids=["left behind", "with a digest"])
