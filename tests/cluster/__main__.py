@@ -14,7 +14,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.images import Images
 from tests.cluster.processes import ClusterError
 from tests.cluster.requirements import HOW, missing
-from tests.cluster.settings import NODES, ROOT, Folders
+from tests.cluster.settings import NODES, ROOT, STATE
 
 #: for ``conftest.py``: the suite may run
 MARK = "HALIMEDE_TEST_CLUSTER"
@@ -48,16 +48,15 @@ def main() -> int:
 
 def own_cluster(options: argparse.Namespace, rest: list[str]) -> int:
     """Start a cluster here, and run the suite in it."""
-    folders = Folders()
-    images = Images(folders).build()
-    if former := Images.former(folders):
+    images = Images().build()
+    if former := Images.former():
         images |= former.build()
     plans = NODES[:1] if options.one_node else NODES
-    with Cluster(options.binaries.resolve(), images, folders, plans=plans, toleration_s=options.toleration) as cluster:
+    with Cluster(options.binaries.resolve(), images, plans=plans, toleration_s=options.toleration) as cluster:
         environment = {
             **os.environ,
             "KUBECONFIG": str(cluster.kubeconfig),
-            "HALIMEDE_CLUSTER_STATE": str(folders.state),
+            "HALIMEDE_CLUSTER_STATE": str(STATE),
             "HALIMEDE_EDGE0": plans[-1].name,
         }
         if options.hold:

@@ -14,7 +14,7 @@ from tests.cluster import network
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.node import Kubelet, Node, remove_parent_cgroups
 from tests.cluster.processes import Processes, in_namespace
-from tests.cluster.settings import CONTROL_NAMESPACE, NODES, ROOT, Folders, NodePlan
+from tests.cluster.settings import CONTROL, CONTROL_NAMESPACE, LOGS, ROOT, STATE, NodePlan
 
 #: parts of the names of images that edge nodes need
 EDGE_IMAGES = ("/pause:", "/lc:", "/worker:")
@@ -25,21 +25,14 @@ class Cluster:
     """Nodes and a control plane: ``with Cluster(...) as cluster``. ``images``: archives by image reference."""
 
     def __init__(
-        self,
-        binaries: Path,
-        images: Mapping[str, Path],
-        folders: Folders | None = None,
-        *,
-        plans: Sequence[NodePlan] = NODES,
-        toleration_s: int = 300,
+        self, binaries: Path, images: Mapping[str, Path], *, plans: Sequence[NodePlan], toleration_s: int
     ) -> None:
-        self.folders = folders or Folders()
-        self.processes = Processes(self.folders.logs)
-        self.control = ControlPlane(binaries, self.folders, self.processes, toleration_s=toleration_s)
+        self.processes = Processes(LOGS)
+        self.control = ControlPlane(binaries, self.processes, toleration_s=toleration_s)
         self._binaries = binaries
         self._images = images
         self.nodes = [
-            Node(plan, self.folders, self.processes, Kubelet(binaries / "kubelet", self.control.kubeconfig(plan.name)))
+            Node(plan, self.processes, Kubelet(binaries / "kubelet", self.control.kubeconfig(plan.name)))
             for plan in plans
         ]
 
@@ -65,7 +58,7 @@ class Cluster:
         return in_namespace(CONTROL_NAMESPACE, *words)
 
     def _start(self) -> None:
-        for folder in (self.folders.control, self.folders.logs):
+        for folder in (CONTROL, LOGS):
             shutil.rmtree(folder, ignore_errors=True)
         _step("network namespaces", network.create)
         _step("control plane", self.control.start)
@@ -74,7 +67,7 @@ class Cluster:
             "-m",
             "tests.cluster.service_proxy",
             self.control.kubeconfig("proxy"),
-            self.folders.control,
+            CONTROL,
         )
         self.processes.start("service-proxy", self.command(*proxy), cwd=ROOT)
         for node in self.nodes:
@@ -86,7 +79,7 @@ class Cluster:
             "binaries": str(self._binaries),
             "images": {name: str(path) for name, path in self._images.items()},
         }
-        self.folders.state.write_text(json.dumps(state))
+        STATE.write_text(json.dumps(state))
 
     def _images_of(self, node: Node) -> list[Path]:
         """Return what can run there: an edge node beside a cloud node has neither GM nor broker."""
@@ -113,7 +106,7 @@ class Cluster:
         self.processes.stop_all()
         network.remove()
         remove_parent_cgroups()
-        self.folders.state.unlink(missing_ok=True)
+        STATE.unlink(missing_ok=True)
 
 
 def _step(what: str, action: Callable[[], None]) -> None:

@@ -6,22 +6,20 @@ import contextlib
 import secrets
 from pathlib import Path
 
-from halimede.access.certificate_authority import new_authority, new_server, write_bundle, write_key
 from tests.cluster.processes import ClusterError, Processes, in_namespace, run
 from tests.cluster.settings import (
     API_PORT,
     API_SERVICE,
     API_URL,
+    CONTROL,
     CONTROL_NAMESPACE,
     CONTROL_PLANE,
     NODES,
     SERVICE_NETWORK,
-    Folders,
 )
 from tests.kubernetes.kubeconfig import Config, write
-from tests.kubernetes.pki import key_pair
+from tests.kubernetes.pki import Authority, key_pair
 
-DAYS = 30
 START_S = 180.0
 #: user names and groups of the API server's clients, by the name of their kubeconfig
 USERS = {
@@ -49,9 +47,9 @@ class ControlPlane:
     Kubernetes' own default for that is 300. It is the cluster's setting (``--default-unreachable-toleration-seconds``).
     """
 
-    def __init__(self, binaries: Path, folders: Folders, processes: Processes, *, toleration_s: int = 300) -> None:
+    def __init__(self, binaries: Path, processes: Processes, *, toleration_s: int) -> None:
         self._binaries = binaries
-        self._folder = folders.control
+        self._folder = CONTROL
         self._processes = processes
         self._toleration = toleration_s
 
@@ -116,19 +114,16 @@ class ControlPlane:
         ]
 
     def _write_credentials(self) -> None:
-        authority = new_authority(DAYS)
+        authority = Authority.new()
         names = [CONTROL_PLANE, API_SERVICE, "127.0.0.1", "kubernetes", "kubernetes.default", "kubernetes.default.svc"]
-        server = new_server(authority, names, DAYS)
-        self._ca = write_bundle([authority.certificate]).decode()
-        (self._folder / "ca.pem").write_text(self._ca)
-        (self._folder / "server.pem").write_bytes(write_bundle([server.certificate]))
-        (self._folder / "server.key").write_bytes(write_key(server.key))
+        authority.server(self._folder, *names)
+        (self._folder / "ca.pem").write_text(authority.pem)
         key_pair(self._folder / "accounts.key", self._folder / "accounts.pub")
         lines = []
         for name, (user, group) in USERS.items():
             token = secrets.token_hex(16)
             lines.append(f'{token},{user},{user},"{group}"' if group else f"{token},{user},{user}")
-            write(self.kubeconfig(name), Config(url=API_URL, token=token, ca=self._ca))
+            write(self.kubeconfig(name), Config(url=API_URL, token=token, ca=authority.pem))
         tokens = self._folder / "tokens.csv"
         tokens.touch(mode=0o600)
         tokens.write_text("\n".join(lines) + "\n")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.cluster.node import PAUSE
 from tests.cluster.processes import ClusterError, run
-from tests.cluster.settings import ROOT, Folders
+from tests.cluster.settings import BUILD, IMAGES, ROOT
 
 #: where names without a registry are from, for containerd: nothing is pulled from there
 HUB = "docker.io"
@@ -67,27 +67,27 @@ int main(void) { signal(SIGTERM, end); signal(SIGINT, end); for (;;) pause(); }
 class Images:
     """Builds images and exports them as archives. ``source``: a checkout of the project."""
 
-    def __init__(self, folders: Folders, source: Path = ROOT, names: Sequence[str] = NAMES, tag: str = VERSION) -> None:
-        self._folder = folders.images
+    def __init__(self, source: Path = ROOT, names: Sequence[str] = NAMES, tag: str = VERSION) -> None:
+        self._folder = IMAGES
         self._source = source
         self._recipes = recipes_of(source, *names)
         self._tag = tag
 
     @classmethod
-    def former(cls, folders: Folders) -> Images | None:
+    def former(cls) -> Images | None:
         """Return the images of the version that the suite upgrades from; None if its commit is not in this clone."""
-        source = folders.base / FORMER
+        source = BUILD / FORMER
         if not source.exists():
             try:
                 run("git", "-C", ROOT, "cat-file", "-e", f"{FORMER}^{{commit}}")
             except ClusterError:
                 return None
             source.mkdir(parents=True)
-            archive = folders.base / "former.tar"
+            archive = BUILD / "former.tar"
             run("git", "-C", ROOT, "archive", "--output", archive, FORMER)
             run("tar", "-x", "-f", archive, "-C", source)
             archive.unlink()
-        return cls(folders, source, NAMES[:3], FORMER)
+        return cls(source, NAMES[:3], FORMER)
 
     def build(self) -> dict[str, Path]:
         """Build and export all; return the archives by image reference. Raises ClusterError."""

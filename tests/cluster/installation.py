@@ -24,6 +24,8 @@ IMAGE = "halimede/worker:0.1.0"
 NODES = {name: os.environ.get(f"HALIMEDE_{name.upper()}", name) for name in ("edge0", "cloud0")}
 #: pictures that the load repeats
 PICTURES = 40
+SERVICE = "jointinferenceservice.sedna.io/name=digits"
+EDGE, CLOUD = (f"{SERVICE},jointinferenceservice.sedna.io/worker-type={role}" for role in ("edge", "cloud"))
 GM, LC, MOSQUITTO = (f"app.kubernetes.io/name=halimede-{name}" for name in ("gm", "lc", "broker"))
 
 
@@ -100,19 +102,22 @@ class Installation:
         """Wait until a service is Running."""
         until(f"{name} Running", lambda: self.status(name, namespace).get("phase") == "Running", seconds)
 
-    def edit(self, threshold: str, seconds: float = 180.0) -> None:
+    def edit(self, threshold: str) -> None:
         """Change the threshold of the example's edge worker, and wait until the change runs."""
-        body = self.kubectl.body("ji", "digits")
+        self.change_threshold(threshold)
+        until("the edit runs", self.runs_as_edited, 180.0)
+
+    def change_threshold(self, threshold: str) -> None:
+        """Change the threshold of the example's edge worker."""
         mining = {"name": "Margin", "parameters": [{"key": "threshold_margin", "value": threshold}]}
-        spec = {"edgeWorker": body["spec"]["edgeWorker"] | {"hardExampleMining": mining}}
-        self.kubectl.run("patch", "ji", "digits", "--type=merge", "-p", json.dumps({"spec": spec}))
-        generation = body["metadata"]["generation"] + 1
+        patch = {"spec": {"edgeWorker": {"hardExampleMining": mining}}}
+        self.kubectl.run("patch", "ji", "digits", "--type=merge", "-p", json.dumps(patch))
 
-        def effective() -> bool:
-            status = self.status()
-            return status.get("observedGeneration") == generation and status.get("phase") == "Running"
-
-        until("the edit runs", effective, seconds)
+    def runs_as_edited(self) -> bool:
+        """Whether the example is Running with its last change."""
+        body = self.kubectl.body("ji", "digits")
+        status = body.get("status") or {}
+        return status.get("observedGeneration") == body["metadata"]["generation"] and status.get("phase") == "Running"
 
     def status(self, name: str = "digits", namespace: str = "default") -> Body:
         """Return a service's status; empty if it has none."""
@@ -133,11 +138,8 @@ class Installation:
 
     def load(self, namespace: str = "default") -> Load:
         """Return load on the example: 25 frames a second from a pod."""
-        return Load(
-            self.kubectl,
-            PodProgram(self.kubectl, broker=self.broker, image=IMAGE, namespace=namespace),
-            namespace=namespace,
-        )
+        program = PodProgram(self.kubectl, broker=self.broker, image=IMAGE, namespace=namespace)
+        return Load(self.kubectl, program, namespace)
 
     def remove_load(self) -> None:
         """Remove what load pods mount."""

@@ -21,18 +21,20 @@ import yaml
 
 from tests.cluster import network
 from tests.cluster.kubectl import Kubectl, condition, until
-from tests.cluster.node import PAUSE, SOCKET, Node, pod_interface
+from tests.cluster.node import PAUSE, SOCKET, Node, kubelet_settings, pod_interface
 from tests.cluster.processes import Processes, in_namespace, run
 from tests.cluster.requirements import CLOUDCORE, CRDS, EDGECORE
 from tests.cluster.settings import (
     BROKER_NAME,
+    BUILD,
     CLOUD_NAME,
+    CONTROL,
     CONTROL_NAMESPACE,
     CONTROL_PLANE,
+    LOGS,
     NODES,
     PLACE,
-    Folders,
-    NodePlan,
+    RESOLVER,
 )
 
 TUNNEL_PORT, CERTIFICATE_PORT = 10000, 10002
@@ -81,19 +83,7 @@ class EdgeCore:
         }
         edged["podSandboxImage"] = PAUSE
         kubelet = edged["tailoredKubeletConfig"]
-        kubelet |= {
-            "containerRuntimeEndpoint": f"unix://{SOCKET}",
-            "imageServiceEndpoint": f"unix://{SOCKET}",
-            "cgroupDriver": "cgroupfs",
-            "cgroupRoot": node.cgroup,
-            "resolvConf": str(node.folder / "resolv.conf"),
-            "clusterDNS": [],
-            "failSwapOn": False,
-            "oomScoreAdj": 0,
-            "enforceNodeAllocatable": ["pods"],
-            "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
-            "imageGCHighThresholdPercent": 100,
-        }
+        kubelet |= kubelet_settings(node) | {"imageServiceEndpoint": f"unix://{SOCKET}", "clusterDNS": []}
         path = node.folder / "edgecore.yaml"
         path.touch(mode=0o600)
         path.write_text(yaml.safe_dump(settings))
@@ -109,13 +99,10 @@ class KubeEdge:
     """Starts and removes both: ``with KubeEdge(...) as place``. ``images``: archives by image reference."""
 
     def __init__(self, binaries: Path, images: Mapping[str, Path], kubectl: Kubectl) -> None:
-        folders = Folders()
-        self.plan: NodePlan = PLACE
         self._binaries = binaries
         self._images = [path for name, path in images.items() if any(part in name for part in IMAGES)]
         self._kubectl = kubectl
-        self._folders = folders
-        self._processes = Processes(folders.logs)
+        self._processes = Processes(LOGS)
         self._node: Node | None = None
 
     def __enter__(self) -> KubeEdge:
@@ -131,14 +118,14 @@ class KubeEdge:
         self._remove()
 
     def _start(self) -> None:
-        self._processes.start("place-dns", in_namespace(PLACE.namespace, *self._resolver()), cwd=self._folders.base)
+        self._processes.start("place-dns", in_namespace(PLACE.namespace, *self._resolver()), cwd=BUILD)
         namespace = self._kubectl.run("create", "namespace", "kubeedge", "--dry-run=client", "-o", "yaml")
         self._kubectl.apply(namespace)
         self._kubectl.run("apply", "--server-side", "-R", "-f", str(self._binaries / CRDS))
-        self._processes.start(CLOUDCORE, in_namespace(CONTROL_NAMESPACE, *self._cloudcore()), cwd=self._folders.control)
+        self._processes.start(CLOUDCORE, in_namespace(CONTROL_NAMESPACE, *self._cloudcore()), cwd=CONTROL)
         secret = until("KubeEdge's token", self._token, START_S)
         agent = EdgeCore(self._binaries / EDGECORE, base64.b64decode(secret).decode())
-        self._node = Node(PLACE, self._folders, self._processes, agent)
+        self._node = Node(PLACE, self._processes, agent)
         shutil.rmtree(self._node.folder, ignore_errors=True)
         self._node.start(self._images)
         until(f"{PLACE.name} Ready", self.ready, START_S)
@@ -147,10 +134,10 @@ class KubeEdge:
         return self._kubectl.run("get", "secret", "tokensecret", "-n", "kubeedge", "-o", "jsonpath={.data.tokendata}")
 
     def _cloudcore(self) -> list[str | Path]:
-        folder = self._folders.control / CLOUDCORE
+        folder = CONTROL / CLOUDCORE
         folder.mkdir(exist_ok=True)
         settings = default_settings(self._binaries / CLOUDCORE)
-        settings["kubeAPIConfig"]["kubeConfig"] = str(self._folders.control / "admin.yaml")
+        settings["kubeAPIConfig"]["kubeConfig"] = str(CONTROL / "admin.yaml")
         modules = settings["modules"]
         # it writes rules for `kubectl logs`, which are not used
         modules["iptablesManager"]["enable"] = False
@@ -170,18 +157,8 @@ class KubeEdge:
 
     def _resolver(self) -> Sequence[str]:
         (cloud,) = (node for node in NODES if node.name == "cloud0")
-        return (
-            "dnsmasq",
-            "--keep-in-foreground",
-            "--conf-file=/dev/null",
-            "--no-resolv",
-            "--no-hosts",
-            "--no-daemon",
-            f"--host-record={CLOUD_NAME},{cloud.address}",
-            f"--host-record={BROKER_NAME},{PLACE.address}",
-            "--user=root",
-            "--pid-file=",
-        )
+        names = {CLOUD_NAME: cloud.address, BROKER_NAME: PLACE.address}
+        return (*RESOLVER, *(f"--host-record={name},{address}" for name, address in names.items()))
 
     def ready(self) -> bool:
         """Whether Kubernetes reaches the node."""

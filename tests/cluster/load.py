@@ -24,14 +24,13 @@ from halimede.frames.payloads import new_id, pack
 from halimede.messages import Frame, Result
 
 NAMESPACE = os.environ.get("NAMESPACE", "default")
-SERVICE = os.environ.get("SERVICE", "digits")
-CAMERA = os.environ.get("CAMERA", "cam0")
+SERVICE, CAMERA = "digits", "cam0"
 #: frames that wait for the broker at a time: half a minute at 25 a second
 WINDOW = 750
 #: seconds for which a frame is published again while the broker is not reachable
 PATIENCE_S = 30.0
 #: seconds in which answers are waited for after the last frame: longer than any frame is published again
-REST_S = float(os.environ.get("REST_S", "40"))
+REST_S = 40.0
 
 
 @dataclass

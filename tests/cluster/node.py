@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.cluster.processes import GRACE_S, Processes, in_namespace
-from tests.cluster.settings import DNS_SERVICE, DOMAIN, PREFIX, Folders, NodePlan
+from tests.cluster.settings import BUILD, DNS_SERVICE, DOMAIN, PREFIX, NodePlan
 
 CGROUPS = Path("/sys/fs/cgroup")
 CNI_PLUGINS = "/usr/lib/cni"
@@ -64,9 +64,9 @@ class Agent(Protocol):
 class Node:
     """A node of the cluster."""
 
-    def __init__(self, plan: NodePlan, folders: Folders, processes: Processes, agent: Agent) -> None:
+    def __init__(self, plan: NodePlan, processes: Processes, agent: Agent) -> None:
         self.plan = plan
-        self.folder = folders.node(plan.name)
+        self.folder = BUILD / "nodes" / plan.name
         self.agent = agent
         self._processes = processes
 
@@ -157,28 +157,34 @@ class Kubelet:
         return {"cniVersion": "0.4.0", "name": "pods", "plugins": [pod_interface(node.plan)]}
 
     def _settings(self, node: Node) -> dict[str, object]:
-        return {
+        return kubelet_settings(node) | {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
             # the API server alone reaches it, in a network of their own
             "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
             "authorization": {"mode": "AlwaysAllow"},
-            "containerRuntimeEndpoint": f"unix://{SOCKET}",
             "clusterDNS": [DNS_SERVICE],
             "clusterDomain": DOMAIN,
-            "resolvConf": str(node.folder / "resolv.conf"),
             "podLogsDir": str(node.folder / "pods"),
-            "cgroupDriver": "cgroupfs",
-            "cgroupRoot": node.cgroup,
             "failCgroupV1": False,
-            "failSwapOn": False,
-            "oomScoreAdj": 0,
-            "enforceNodeAllocatable": ["pods"],
-            # the cluster is on a disk that other programs fill
-            "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
-            "imageGCHighThresholdPercent": 100,
             "registerWithTaints": [],
         }
+
+
+def kubelet_settings(node: Node) -> dict[str, object]:
+    """Return the settings of a kubelet that edgecore's own has as well."""
+    return {
+        "containerRuntimeEndpoint": f"unix://{SOCKET}",
+        "resolvConf": str(node.folder / "resolv.conf"),
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": node.cgroup,
+        "failSwapOn": False,
+        "oomScoreAdj": 0,
+        "enforceNodeAllocatable": ["pods"],
+        # the cluster is on a disk that other programs fill
+        "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+        "imageGCHighThresholdPercent": 100,
+    }
 
 
 def pod_interface(plan: NodePlan, *, masquerade: bool = False) -> dict[str, object]:

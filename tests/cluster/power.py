@@ -6,7 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,25 +58,27 @@ class Power:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
 
-    def cut_api(self, node: str) -> None:
-        """Drop all packets between a node and the API server; the broker stays reachable."""
-        self._drop(node, [("output", f"ip daddr {CONTROL_PLANE} tcp dport {API_PORT}")])
+    def without_api(self, node: str) -> AbstractContextManager[None]:
+        """Drop all packets between a node and the API server during a block; the broker stays reachable."""
+        return self._drop(node, [("output", f"ip daddr {CONTROL_PLANE} tcp dport {API_PORT}")])
 
-    def cut(self, node: str) -> None:
-        """Drop all packets of a node and its pods, to and from all others."""
-        self._drop(node, [("output", 'oifname "eth0"'), ("input", 'iifname "eth0"'), ("forward", 'oifname "eth0"')])
+    def cut(self, node: str) -> AbstractContextManager[None]:
+        """Drop all packets of a node and its pods, to and from all others, during a block."""
+        hooks = [("output", 'oifname "eth0"'), ("input", 'iifname "eth0"'), ("forward", 'oifname "eth0"')]
+        return self._drop(node, hooks)
 
-    def _drop(self, node: str, matches: list[tuple[str, str]]) -> None:
+    @contextmanager
+    def _drop(self, node: str, matches: list[tuple[str, str]]) -> Iterator[None]:
         chains = [
             f"  chain {hook} {{\n    type filter hook {hook} priority 0;\n    {match} drop\n  }}"
             for hook, match in matches
         ]
         rules = "\n".join([f"table ip {TABLE} {{", *chains, "}", ""])
         run(*in_namespace(f"{PREFIX}-{node}", "nft", "-f", "-"), stdin=rules)
-
-    def heal(self, node: str) -> None:
-        """End a cut."""
-        run(*in_namespace(f"{PREFIX}-{node}", "nft", "delete", "table", "ip", TABLE))
+        try:
+            yield
+        finally:
+            run(*in_namespace(f"{PREFIX}-{node}", "nft", "delete", "table", "ip", TABLE))
 
 
 def _processes(container: str) -> Iterator[int]:

@@ -144,7 +144,6 @@ def waiting(pods: list[Body], reason: str) -> bool:
 
 def templates(recorder: Recorder) -> None:
     """Record what templates lead to that cannot run."""
-    name = recorder.service
     for case, spec, done in (
         ("unschedulable", spec_of(cpu="64"), lambda pods: condition(pods[0], "PodScheduled") == "False"),
         (
@@ -186,7 +185,7 @@ def templates(recorder: Recorder) -> None:
             lambda pods: "FailedMount" in recorder.kubectl.run("get", "events", "-n", recorder.namespace),
         ),
     ):
-        with name(f"case-{case}"[:40], spec):
+        with recorder.service(f"case-{case}"[:40], spec):
             record_pods(recorder, case, f"case-{case}"[:40], done)
 
 
@@ -207,21 +206,23 @@ def record_pods(
     recorder.write(case, pods=found)
 
 
+def deployment(name: str, namespace: str, spec: Body) -> str:
+    """Return the manifest of a Deployment whose pods have this spec."""
+    labels = {"app": name}
+    template = {"metadata": {"labels": labels}, "spec": spec}
+    meta = {"name": name, "namespace": namespace, "labels": labels}
+    body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta}
+    return json.dumps(body | {"spec": {"selector": {"matchLabels": labels}, "template": template}})
+
+
 def past_the_scheduler(recorder: Recorder) -> None:
     """Record pods that a kubelet refuses: their node was set in the template, so no scheduler saw them."""
     for case, resources in (("out-of-cpu", {"cpu": "64"}), ("out-of-memory", {"memory": "900Gi"})):
-        labels = {"app": case}
         container = {"name": "edge", "image": IMAGE, "resources": {"requests": resources}}
-        pod = {"metadata": {"labels": labels}, "spec": {"nodeName": "edge0", "containers": [container]}}
-        body = {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": {"name": case, "namespace": recorder.namespace, "labels": labels},
-            "spec": {"selector": {"matchLabels": labels}, "template": pod},
-        }
-        recorder.kubectl.apply(json.dumps(body))
+        pod = {"nodeName": "edge0", "containers": [container]}
+        recorder.kubectl.apply(deployment(case, recorder.namespace, pod))
         try:
-            pods = until(case, lambda labels=labels: failed(recorder, labels["app"]))
+            pods = until(case, lambda case=case: failed(recorder, case))
             recorder.write(case, pods=pods[:3])
         finally:
             recorder.kubectl.run("delete", "deployment", case, "-n", recorder.namespace)
@@ -248,14 +249,9 @@ def refused(recorder: Recorder) -> None:
                 recorder.kubectl.run("label", "namespace", space, label)
             if extra:
                 recorder.kubectl.apply(extra, "-n", space)
-            labels = {"app": case}
             container = {"name": "edge", "image": IMAGE, "resources": {"requests": {"cpu": "50m"}}}
             folder = {"name": "cache", "hostPath": {"path": "/var/lib/halimede"}}
-            pod = {"metadata": {"labels": labels}, "spec": {"containers": [container], "volumes": [folder]}}
-            meta = {"name": case, "namespace": space, "labels": labels}
-            spec = {"selector": {"matchLabels": labels}, "template": pod}
-            body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec}
-            recorder.kubectl.apply(json.dumps(body))
+            recorder.kubectl.apply(deployment(case, space, {"containers": [container], "volumes": [folder]}))
             get = recorder.kubectl.items
             until(case, lambda space=space: "FailedCreate" in recorder.kubectl.run("get", "events", "-n", space))
             time.sleep(2.0)
@@ -268,8 +264,7 @@ def unreachable(recorder: Recorder, name: str = "digits") -> None:
     """Record a node that the API server does not reach: its pods run on, until they are evicted."""
     node = "edge0"
     recorder.write("running", pods=recorder.pods(name), nodes=[node])
-    recorder.power.cut_api(node)
-    try:
+    with recorder.power.without_api(node):
         until("NotReady", lambda: condition(recorder.kubectl.body("node", node), "Ready") == "Unknown", 180)
         time.sleep(3.0)
         recorder.write("node-not-ready", pods=recorder.pods(name), nodes=[node])
@@ -277,8 +272,6 @@ def unreachable(recorder: Recorder, name: str = "digits") -> None:
         until("eviction", evicted, 480)
         time.sleep(3.0)
         recorder.write("evicted-unreachable", pods=recorder.pods(name), nodes=[node])
-    finally:
-        recorder.power.heal(node)
     until("Ready", lambda: condition(recorder.kubectl.body("node", node), "Ready") == "True", 180)
     recorder.write("node-back", pods=recorder.pods(name), nodes=[node])
 

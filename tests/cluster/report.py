@@ -71,15 +71,7 @@ class Report:
 
     def write(self) -> None:
         """Write all that is known."""
-        body = {
-            "first_answer_s": self.first_answer_s,
-            "scenarios": {name: asdict(outcome) for name, outcome in self.scenarios.items()},
-            "images_mb": self.images_mb,
-            "rss_mb": self.rss_mb,
-            "figures": self.figures,
-            "failed": self.failed,
-            "skipped": self.skipped,
-        }
+        body = {name: value for name, value in asdict(self).items() if name != "path"}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps(body, indent=2) + "\n")
 

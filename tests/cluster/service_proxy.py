@@ -20,7 +20,7 @@ from typing import Any
 
 from tests.cluster.network import namespaces
 from tests.cluster.processes import ClusterError, end_with_parent, in_namespace, run
-from tests.cluster.settings import BROKER_NAME, CLOUD_NAME, DNS_SERVICE, DOMAIN, NODES
+from tests.cluster.settings import BROKER_NAME, CLOUD_NAME, DNS_SERVICE, DOMAIN, NODES, RESOLVER
 from tests.kubernetes.kubeconfig import Config, read
 
 #: seconds between two requests to the API server
@@ -179,12 +179,7 @@ class ServiceProxy:
 
     def _resolver(self) -> list[str]:
         return [
-            "dnsmasq",
-            "--keep-in-foreground",
-            "--conf-file=/dev/null",
-            "--no-resolv",
-            "--no-hosts",
-            "--no-daemon",
+            *RESOLVER,
             "--bind-interfaces",
             f"--listen-address={DNS_SERVICE}",
             f"--addn-hosts={self._hosts}",
@@ -192,8 +187,6 @@ class ServiceProxy:
             # the site's public names, which are those of a cloud node
             *(f"--host-record={name},{NODES[0].address}" for name in (CLOUD_NAME, BROKER_NAME)),
             "--local-ttl=1",
-            "--user=root",
-            "--pid-file=",
         ]
 
 

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+#: what a run writes: it may be removed when no cluster runs
 BUILD = ROOT / "build" / "cluster"
+#: a file for each process; keys, tokens and kubeconfigs of the control plane, and etcd's data
+LOGS, CONTROL = BUILD / "logs", BUILD / "control"
+#: container images as archives, and what they are built from: kept from run to run
+IMAGES = BUILD / "images"
+#: what the suite may do to the nodes of this cluster (``power.py``)
+STATE = BUILD / "state.json"
 
 #: network namespaces are named after it, and the cgroups of the nodes stand below it
 PREFIX = "halimede-cluster"
@@ -49,36 +56,10 @@ NODES = (NodePlan("cloud0", 0, "halimede.io/node"), NodePlan("edge0", 1, "node-r
 PLACE = NodePlan("place0", 2, "node-role.kubernetes.io/edge")
 #: names of the site's broker outside the cluster: a cloud node's address in the cluster, the place's own at the place
 CLOUD_NAME, BROKER_NAME = "cloud.example.com", "broker.example.com"
+#: a name server that answers what its further options say, and reads nothing of this machine
+RESOLVER = (
+    "dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts", "--no-daemon",
+    "--user=root", "--pid-file=",
+)  # fmt: skip
 #: the network namespace of the control plane, in which the suite runs too
 CONTROL_NAMESPACE = f"{PREFIX}-control"
-
-
-@dataclass(frozen=True, slots=True)
-class Folders:
-    """What one run writes: ``base`` may be removed when no cluster runs."""
-
-    base: Path = BUILD
-
-    @property
-    def logs(self) -> Path:
-        """A file for each process."""
-        return self.base / "logs"
-
-    @property
-    def control(self) -> Path:
-        """Keys, tokens and kubeconfigs of the control plane, and etcd's data."""
-        return self.base / "control"
-
-    @property
-    def images(self) -> Path:
-        """Container images as archives, and what they are built from: kept from run to run."""
-        return self.base / "images"
-
-    @property
-    def state(self) -> Path:
-        """What the suite may do to the nodes of this cluster (``power.py``)."""
-        return self.base / "state.json"
-
-    def node(self, name: str) -> Path:
-        """All files of a node."""
-        return self.base / "nodes" / name

@@ -6,12 +6,11 @@ import json
 import re
 
 from tests.cluster.conftest import Scenario
-from tests.cluster.installation import GM, GUIDE, LC, MOSQUITTO, Installation, typed_lines
+from tests.cluster.installation import GM, GUIDE, LC, MOSQUITTO, SERVICE, Installation, typed_lines
 from tests.cluster.kubectl import Kubectl, condition
 from tests.cluster.report import Report
 
 FIRST_ANSWER_S = 10.0
-SERVICE = "jointinferenceservice.sedna.io/name=digits"
 
 
 def test_the_example_runs_and_answers(installation: Installation, kubectl: Kubectl, report: Report) -> None:

@@ -5,14 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.cluster.conftest import Scenario
-from tests.cluster.installation import GM, LC, MOSQUITTO, Installation
+from tests.cluster.installation import CLOUD, EDGE, GM, LC, MOSQUITTO, Installation
 from tests.cluster.kubectl import Body, Kubectl, until
 from tests.cluster.power import Power
 
-EDGE, CLOUD = (
-    f"jointinferenceservice.sedna.io/name=digits,jointinferenceservice.sedna.io/worker-type={role}"
-    for role in ("edge", "cloud")
-)
 HALIMEDE, DEFAULT = "halimede", "default"
 pytestmark = pytest.mark.timeout(400)
 

@@ -7,12 +7,11 @@ import time
 import pytest
 
 from tests.cluster.conftest import Scenario
-from tests.cluster.installation import Installation
+from tests.cluster.installation import EDGE, Installation
 from tests.cluster.kubectl import Body, Kubectl, condition, until
 from tests.cluster.power import Power
 from tests.cluster.report import Report
 
-EDGE = "jointinferenceservice.sedna.io/name=digits,jointinferenceservice.sedna.io/worker-type=edge"
 pytestmark = pytest.mark.timeout(1200)
 #: Kubernetes' own time until a node that is silent is NotReady, with room
 NOT_READY_S = 180.0
@@ -57,8 +56,7 @@ def test_a_node_without_the_api_server_for_longer_than_the_eviction_time(
     eviction = eviction_s(other)
     assert eviction > 0, "the cluster evicts no pod of an unreachable node: nothing to outlast"
     with scenario("edge without API server") as load:
-        power.cut_api(node)
-        try:
+        with power.without_api(node):
             until("NotReady", lambda: condition(kubectl.body("node", node), "Ready") == "Unknown", NOT_READY_S)
             began = time.monotonic()
             phases = set()
@@ -68,8 +66,6 @@ def test_a_node_without_the_api_server_for_longer_than_the_eviction_time(
                 phases.add(f"{status.get('phase')} {conditions[-1].get('reason', '')}")  # type: ignore[index]
                 time.sleep(2.0)
             load.wait_answered(100)
-        finally:
-            power.heal(node)
         until("Ready", lambda: condition(kubectl.body("node", node), "Ready") == "True", 120)
         until("an edge worker", lambda: kubectl.ready(EDGE), 120)
     # an evicted pod is still listed while it ends
@@ -86,9 +82,6 @@ def test_a_node_that_is_cut_off_from_everything(scenario: Scenario, kubectl: Kub
     node = edge_node(kubectl)
     power.need(node)
     with scenario("edge cut off", recovery_s=180):
-        power.cut(node)
-        try:
+        with power.cut(node):
             until("NotReady", lambda: condition(kubectl.body("node", node), "Ready") == "Unknown", NOT_READY_S)
-        finally:
-            power.heal(node)
         until("Ready", lambda: condition(kubectl.body("node", node), "Ready") == "True", 120)

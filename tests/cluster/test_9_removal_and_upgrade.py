@@ -13,7 +13,7 @@ from tests.cluster.images import FORMER
 from tests.cluster.installation import BROKER, GUIDE, Installation, typed_lines
 from tests.cluster.kubectl import Kubectl, until
 from tests.cluster.report import Report
-from tests.cluster.settings import Folders
+from tests.cluster.settings import BUILD
 
 pytestmark = pytest.mark.timeout(900)
 #: the overlay of the former version with the images of that version
@@ -52,7 +52,7 @@ def test_removal_leaves_nothing(installation: Installation, kubectl: Kubectl, re
 @pytest.fixture
 def former(installation: Installation, kubectl: Kubectl) -> Installation:
     """The former version, installed from its own manifests, with its own command, and its example Running."""
-    source = Folders().base / FORMER
+    source = BUILD / FORMER
     images = {
         name
         for node in kubectl.items("nodes")
@@ -101,13 +101,7 @@ def test_an_upgrade_from_a_former_version(former: Installation, scenario: Scenar
             former.type(line)
         kubectl.run("-n", "halimede", "rollout", "status", "daemonset/halimede-lc", "--timeout=180s", seconds=200)
         former.type("kubectl apply -f examples/kubernetes/")
-        generation = kubectl.body("ji", "digits")["metadata"]["generation"]
-
-        def upgraded() -> bool:
-            status = former.status()
-            return status.get("observedGeneration") == generation and status.get("phase") == "Running"
-
-        until("the service with the new images", upgraded, 240)
+        until("the service with the new images", former.runs_as_edited, 240)
         for line in lines[services:]:
             former.type(line)
     former.remove_load()

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import Scenario
-from tests.cluster.installation import PICTURES, Installation, typed_lines
+from tests.cluster.installation import EDGE, PICTURES, Installation, typed_lines
 from tests.cluster.kubectl import Body, Kubectl, KubectlError, until
 from tests.cluster.kubeedge import KubeEdge
 from tests.cluster.power import Power
@@ -34,7 +34,6 @@ CLOUD = NODES[0]
 PORT = 31883
 #: seconds: the cut; in it the restart of edgecore, the power cut with its length, the edit
 CUT_S, RESTART_AT_S, POWER_AT_S, OFF_S, EDIT_AT_S = 600.0, 120.0, 240.0, 10.0, 360.0
-EDGE = "jointinferenceservice.sedna.io/name=digits,jointinferenceservice.sedna.io/worker-type=edge"
 #: seconds between two writes of counts by the local controller
 STORED_EVERY_S = 5
 COUNTS = ("inferenceNumber", "edgeInferenceNumber", "cloudInferenceNumber", "hardExampleNumber", "lost", "unreceived")
@@ -206,14 +205,15 @@ def test_a_place_on_kubeedge_is_cut_off_for_ten_minutes(
             sleep_until(began + POWER_AT_S)
             place.cut_power(OFF_S)
             sleep_until(began + EDIT_AT_S)
-            edit(site, "0.05")
+            # nobody confirms it while the place is cut off
+            site.change_threshold("0.05")
             sleep_until(began + CUT_S)
             # then the place's own reports of this time arrive one after the other, those of the power cut too
             there, evicted, phases = load.now(), set(observer.deleted), list(observer.phases)
         finally:
             place.heal_uplink()
         healed = time.monotonic()
-        until("converged", lambda: converged(site, place), 240)
+        until("converged", lambda: site.runs_as_edited() and place.ready(), 240)
         figures["kubeedge_converged_s"] = round(time.monotonic() - healed, 1)
     observer.stop()
     # the place's counts of the whole time are in the cloud, but for the last seconds before the power cut
@@ -228,19 +228,3 @@ def test_a_place_on_kubeedge_is_cut_off_for_ten_minutes(
     assert observer.falls() == []
     assert "Degraded NodeUnreachable" in phases
     assert not [each for each in phases if each.startswith(("Pending", "Failed"))]
-
-
-def edit(site: Installation, threshold: str) -> None:
-    """Change the threshold in the cloud; nobody confirms it while the place is cut off."""
-    mining = {"name": "Margin", "parameters": [{"key": "threshold_margin", "value": threshold}]}
-    site.kubectl.run(
-        "patch", "ji", "digits", "--type=merge", "-p",
-        json.dumps({"spec": {"edgeWorker": {"hardExampleMining": mining}}}),
-    )  # fmt: skip
-
-
-def converged(site: Installation, place: KubeEdge) -> bool:
-    """Whether the node is back, and the edit runs there."""
-    status = site.status()
-    generation = site.kubectl.body("ji", "digits")["metadata"]["generation"]
-    return status.get("phase") == "Running" and status.get("observedGeneration") == generation and place.ready()

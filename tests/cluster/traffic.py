@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from tests.cluster.kubectl import Kubectl, KubectlError, until
 from tests.cluster.report import Outcome
@@ -46,8 +46,6 @@ spec:
         - {{name: HALIMEDE_BROKER, value: "{broker}"}}
         - {{name: HALIMEDE_CREDENTIALS, value: /credentials}}
         - {{name: NAMESPACE, value: "{namespace}"}}
-        - {{name: SERVICE, value: "{service}"}}
-        - {{name: CAMERA, value: "{camera}"}}
       securityContext: {{allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {{drop: [ALL]}}}}
       volumeMounts:
         - {{name: load, mountPath: /load, readOnly: true}}
@@ -75,41 +73,20 @@ def prepare(kubectl: Kubectl, pictures: Mapping[str, Path], credentials: Path, n
         kubectl.apply(kubectl.run(*made, "--dry-run=client", "-o", "yaml"), "--server-side", "--force-conflicts")
 
 
-class LoadProgram(Protocol):
-    """Runs ``load.py`` somewhere."""
-
-    def start(self) -> None:
-        """Start it."""
-
-    def last_line(self) -> str:
-        """Return the last whole line that it has printed; empty if there is none yet."""
-
-    def finish(self) -> None:
-        """Have it stop publishing: it waits for the answers that are still to come, and prints its outcome."""
-
-    def remove(self) -> None:
-        """End it."""
-
-
 class PodProgram:
-    """``load.py`` in a pod of the cluster."""
+    """``load.py`` in a pod of the cluster. ``finish``: it publishes no more, but waits for the answers to come."""
 
-    def __init__(
-        self, kubectl: Kubectl, *, broker: str, image: str, service: str = "digits", camera: str = "cam0",
-        namespace: str = "default", fps: int = FPS,
-    ) -> None:  # fmt: skip
+    def __init__(self, kubectl: Kubectl, *, broker: str, image: str, namespace: str) -> None:
         self._kubectl = kubectl
         self._name, self._namespace = f"halimede-test-load-{secrets.token_hex(3)}", namespace
-        self._manifest = POD.format(
-            name=self._name, namespace=namespace, image=image, broker=broker, service=service, camera=camera, fps=fps
-        )
+        self._manifest = POD.format(name=self._name, namespace=namespace, image=image, broker=broker, fps=FPS)
 
     def start(self) -> None:
         """Create the pod."""
         self._kubectl.apply(self._manifest)
 
     def last_line(self) -> str:
-        """Return the last line of its log."""
+        """Return the last line of its log; empty if there is none yet."""
         lines = self._kubectl.run("logs", self._name, "-n", self._namespace, "--tail=1").splitlines()
         return lines[-1] if lines else ""
 
@@ -152,12 +129,10 @@ class ProcessProgram:
 class Load:
     """Frames at a fixed rate while the block runs; then ``outcome`` and ``raw`` are known."""
 
-    def __init__(
-        self, kubectl: Kubectl, program: LoadProgram, service: str = "digits", namespace: str = "default"
-    ) -> None:
+    def __init__(self, kubectl: Kubectl, program: PodProgram | ProcessProgram, namespace: str = "default") -> None:
         self._kubectl = kubectl
         self._program = program
-        self._service, self._namespace = service, namespace
+        self._namespace = namespace
         self.raw: dict[str, Any] = {}
         self.outcome: Outcome | None = None
 
@@ -202,7 +177,7 @@ class Load:
 
     def _shown(self, name: str) -> int:
         try:
-            body = self._kubectl.body("jointinferenceservices.sedna.io", self._service, "-n", self._namespace)
+            body = self._kubectl.body("jointinferenceservices.sedna.io", "digits", "-n", self._namespace)
         except KubectlError as error:
             # a load may begin before its service
             if "(NotFound)" in str(error):

@@ -5,17 +5,12 @@ No controllers, no scheduler, no kubelet: ``player`` does what tests need of the
 
 from __future__ import annotations
 
-import asyncio
-import ctypes
-import os
 import secrets
-import signal
-import subprocess
-import time
+import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
-import aiohttp
-
+from tests.cluster.processes import Processes
 from tests.kubernetes.apiserver import tls_of
 from tests.kubernetes.kubeconfig import Config, write
 from tests.kubernetes.pki import Authority, key_pair
@@ -23,11 +18,6 @@ from tests.ports import free_port
 from tests.waiting import patience
 
 PATIENCE = 90.0
-_PDEATHSIG = 1
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGTERM)
 
 
 class Binaries:
@@ -36,9 +26,9 @@ class Binaries:
     def __init__(self, assets: Path, folder: Path) -> None:
         self._assets = assets
         self._folder = folder
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes = Processes(folder)
 
-    async def start(self) -> Path:
+    def start(self) -> Path:
         """Start them; return the administrator's kubeconfig once the server is ready."""
         authority = Authority.new()
         certificate, key = authority.server(self._folder, "127.0.0.1")
@@ -78,50 +68,19 @@ class Binaries:
         )
         config = Config(url=f"https://127.0.0.1:{port}", token=token, ca=authority.pem)
         write(self._folder / "admin.yaml", config)
-        await self._ready(config)
+        self._processes.wait("the API server", lambda: ready(config), patience(PATIENCE))
         return self._folder / "admin.yaml"
 
     def _run(self, name: str, *arguments: str) -> None:
-        with (self._folder / f"{name}.log").open("wb") as log:
-            process = subprocess.Popen(
-                [str(self._assets / name), *arguments],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=self._folder,
-                env={**os.environ, "GOMAXPROCS": "2"},
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 (one call in a process that has no threads yet)
-            )
-        self._processes.append(process)
-
-    async def _ready(self, config: Config) -> None:
-        deadline = time.monotonic() + patience(PATIENCE)
-        headers = {"Authorization": f"Bearer {config.token}"}
-        connector = aiohttp.TCPConnector(ssl=tls_of(config) or True)
-        async with aiohttp.ClientSession(headers=headers, connector=connector) as session:
-            while True:
-                try:
-                    async with asyncio.timeout(5.0), session.get(f"{config.url}/readyz") as answer:
-                        if answer.status == 200:
-                            return
-                except (aiohttp.ClientError, TimeoutError, OSError):
-                    pass
-                ended = next((process for process in self._processes if process.poll() is not None), None)
-                if ended is not None or time.monotonic() > deadline:
-                    self.stop()
-                    raise RuntimeError(f"the API server is not ready: {self._last_words()}")
-                await asyncio.sleep(0.2)
-
-    def _last_words(self) -> str:
-        logs = sorted(self._folder.glob("*.log"))
-        return "\n".join(f"{log.name}: {log.read_text(errors='replace')[-2000:]}" for log in logs)
+        self._processes.start(name, [self._assets / name, *arguments], cwd=self._folder, env={"GOMAXPROCS": "2"})
 
     def stop(self) -> None:
         """End them, the server first."""
-        for process in reversed(self._processes):
-            process.terminate()
-            try:
-                process.wait(patience(10.0))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        self._processes.clear()
+        self._processes.stop_all()
+
+
+def ready(config: Config) -> bool:
+    request = urllib.request.Request(f"{config.url}/readyz", headers={"Authorization": f"Bearer {config.token}"})
+    with suppress(OSError), urllib.request.urlopen(request, timeout=5.0, context=tls_of(config)) as answer:
+        return bool(answer.status == 200)
+    return False

@@ -18,7 +18,6 @@ from tests.waiting import patience
 
 Body = dict[str, Any]
 MERGE = "application/merge-patch+json"
-META_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 META = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1"
 #: paths of the kinds that tests use

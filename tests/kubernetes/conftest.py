@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path
     elif kind == "binaries":
         binaries = Binaries(Path(os.environ[ASSETS]), tmp_path_factory.mktemp("apiserver"))
         try:
-            yield asyncio.run(binaries.start()), False
+            yield binaries.start(), False
         finally:
             binaries.stop()
     else:

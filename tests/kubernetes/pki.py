@@ -41,8 +41,8 @@ class Authority:
         pair = new_authority(DAYS)
         return cls(write_bundle([pair.certificate]).decode(), pair)
 
-    def server(self, folder: Path, address: str) -> tuple[Path, Path]:
-        made = new_server(self._pair, [address, "localhost"], DAYS)
+    def server(self, folder: Path, *names: str) -> tuple[Path, Path]:
+        made = new_server(self._pair, [*names, "localhost"], DAYS)
         (folder / "server.pem").write_bytes(write_bundle([made.certificate]))
         (folder / "server.key").write_bytes(write_key(made.key))
         return folder / "server.pem", folder / "server.key"

@@ -1,19 +1,15 @@
-"""What the whole system has around it: GMs as processes, users of the broker, `kubectl`, a server with models."""
+"""What the whole system has around it: GMs as processes, users of the broker, `kubectl`."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import hashlib
-import http.server
 import os
 import signal
-import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from halimede.bus.credentials import Credentials
 from halimede.bus.mqtt import MqttBus, MqttSettings
@@ -58,25 +54,6 @@ async def user(broker: str, site: Path, kind: str, name: str) -> AsyncIterator[M
     async with MqttBus(name, settings) as bus:
         await bus.wait_connected(patience(30))
         yield bus
-
-
-@contextmanager
-def served(host: str, folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """A web server with models; yield its address, and the paths that it was asked for."""
-    asked: list[str] = []
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            super().do_GET()
-
-        def log_message(self, *_: Any) -> None:
-            """Say nothing."""
-
-    with http.server.ThreadingHTTPServer((host, 0), functools.partial(Handler, directory=str(folder))) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://{host}:{server.server_address[1]}", asked
-        server.shutdown()
 
 
 def sha256(path: Path) -> str:

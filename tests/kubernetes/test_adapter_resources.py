@@ -7,32 +7,17 @@ import copy
 
 import pytest
 
-from halimede.messages import Condition, NodeSummary, Status, TaskInfo
+from halimede.messages import NodeSummary, Status, TaskInfo
 from services.gm.cluster.port import FINALIZER, ConflictError, NodeSeen, RegisteredNode
 from tests.integration.gm_world import SERVICES, dataset
 from tests.kubernetes.adapter import MODELS, PATIENCE, Adapter, adapter
 from tests.kubernetes.apiserver import Api
-from tests.kubernetes.test_joint_inference_groups import neptune
 from tests.kubernetes.world import definitions
+from tests.seeds.samples import service as seed_service
 from tests.simulated import eventually
 
 SEDNA_MODELS = "models.sedna.io/v1alpha1"
 NEPTUNE = f"{SERVICES}.neptune.io/v1alpha1"
-
-
-async def test_a_resource_appears_changes_and_goes_as_users_do_that(api: Api) -> None:
-    async with adapter(api) as a:
-        stored = await a.model()
-        await a.heard(a.key("m"))
-        assert stored.resource.metadata.generation == 1
-        assert "managedFields" not in stored.resource.body["metadata"]
-        edited = await api.client.patch(SEDNA_MODELS, api.namespace, "m", {"spec": {"url": "/models/other.onnx"}})
-        stored = await a.stored("m", version=edited["metadata"]["resourceVersion"])
-        assert stored.resource.spec.url == "/models/other.onnx"
-        assert stored.resource.metadata.generation == 2
-        await api.client.delete(SEDNA_MODELS, api.namespace, "m")
-        await eventually(lambda: a.cluster.get(a.key("m")) is None, PATIENCE)
-        await a.heard(a.key("m"), 2)
 
 
 async def test_what_is_there_when_it_opens_is_there_at_once_and_no_news(api: Api) -> None:
@@ -44,25 +29,6 @@ async def test_what_is_there_when_it_opens_is_there_at_once_and_no_news(api: Api
         await a.model("second")
         await a.heard(a.key("second"))
         assert a.key("first") not in a.happened
-
-
-async def test_a_status_is_replaced_as_a_whole_and_read_back_at_once(api: Api) -> None:
-    async with adapter(api) as a:
-        stored = await a.model()
-        exists = Condition(type="Ready", reason="Exists", last_transition_time="2026-01-01T00:00:00.000Z")
-        counts = TaskInfo(inference_number=4, edge_inference_number=4)
-        node = NodeSummary(node="n1", online=True, phase="Ready", task_info=counts)
-        rich = Status(phase="Ready", observed_generation=1, conditions=[exists], active=1, nodes=[node])
-        await a.cluster.write_status(stored, rich)
-        now = await a.stored("m")
-        assert now.status == rich
-        assert now.resource.metadata.generation == 1
-        poor = Status(phase="Unused", observed_generation=1)
-        await a.cluster.write_status(now, poor)
-        found = await api.client.get(SEDNA_MODELS, api.namespace, "m")
-        assert not found["status"].get("nodes")
-        assert found["status"]["phase"] == "Unused"
-        assert (await a.stored("m")).status == poor
 
 
 async def test_a_status_is_not_written_over_an_edit(api: Api) -> None:
@@ -111,25 +77,12 @@ async def test_a_held_resource_waits_for_us_and_for_us_alone(api: Api) -> None:
             await a.cluster.add_finalizer(stored.key, stored.uid)
 
 
-async def test_a_finalized_resource_is_gone_at_once_and_its_name_is_free(api: Api) -> None:
-    async with adapter(api) as a:
-        stored = await a.model()
-        await a.cluster.add_finalizer(stored.key, stored.uid)
-        await api.client.delete(SEDNA_MODELS, api.namespace, "m")
-        await eventually(lambda: a.cluster.get(stored.key).deleting, PATIENCE)
-        await a.cluster.finalize(stored.key, stored.uid)
-        assert a.cluster.get(stored.key) is None
-        again = await a.model()
-        assert again.uid != stored.uid
-        assert not again.has_finalizer
-
-
 async def test_of_two_groups_under_one_name_the_older_has_it_and_the_other_takes_over(api: Api) -> None:
     async with adapter(api) as a:
         older = await a.service()
         key = older.key
         await asyncio.sleep(1.1)  # ages are told in seconds
-        await a.make(neptune("edge0", "cloud0"))
+        await a.make(seed_service("helmet"))
         await eventually(lambda: a.cluster.namesakes(key), PATIENCE)
         (younger,) = a.cluster.namesakes(key)
         assert a.cluster.get(key).uid == older.uid

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
 
-from halimede.names import Key
 from services.gm.cluster.kubernetes.client import RefusedObjectError
-from services.gm.cluster.port import ConflictError, Ref, StoredResource, WorkersChanged
+from services.gm.cluster.port import Ref, StoredResource
 from services.gm.workloads.object_names import labels, owner, selector
-from tests.integration.gm_world import SERVICES
 from tests.kubernetes.adapter import PATIENCE, Adapter, adapter
 from tests.kubernetes.apiserver import Api
 from tests.kubernetes.client import Body
@@ -48,12 +45,12 @@ def network(of: StoredResource, port: int = 5000) -> Body:
     return body_of(of, "v1/Service", "helmet-cloud", "cloud", spec)
 
 
-def autoscaler(of: StoredResource, most: int = 3) -> Body:
+def autoscaler(of: StoredResource) -> Body:
     cpu = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 60}}
     spec = {
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": NAME},
         "minReplicas": 1,
-        "maxReplicas": most,
+        "maxReplicas": 3,
         "metrics": [{"type": "Resource", "resource": cpu}],
     }
     return body_of(of, "autoscaling/v2/HorizontalPodAutoscaler", f"hpa-{NAME}", "edge", spec)
@@ -93,60 +90,6 @@ async def test_what_differs_is_patched_and_somebody_elses_fields_are_left(api: A
         await a.cluster.ensure(network(of))
         await a.cluster.ensure(network(of, 5001))
         assert (await api.client.get("Service", api.namespace, "helmet-cloud"))["spec"]["ports"][0]["port"] == 5001
-        await a.cluster.ensure(autoscaler(of))
-        await a.cluster.ensure(autoscaler(of, 5))
-        scaler = await api.client.get("HorizontalPodAutoscaler", api.namespace, f"hpa-{NAME}")
-        assert scaler["spec"]["maxReplicas"] == 5
-
-
-async def test_what_is_edited_by_hand_is_brought_back(api: Api) -> None:
-    async with adapter(api) as a:
-        of = await a.service()
-        await a.cluster.ensure(deployment(of))
-        a.happened.clear()
-        await api.client.patch("Deployment", api.namespace, NAME, {"spec": deployment(of, "meddled:1")["spec"]})
-        await eventually(lambda: "meddled:1" in str(a.cluster.workers(of.key).objects), PATIENCE)
-        await a.heard(WorkersChanged(of.key))
-        await a.cluster.ensure(deployment(of))
-        assert await image_of(a) == "worker:1"
-
-
-async def test_what_is_deleted_by_hand_is_told_of_and_made_again(api: Api) -> None:
-    async with adapter(api) as a:
-        of = await a.service()
-        await a.cluster.ensure(deployment(of))
-        a.happened.clear()
-        await api.client.delete("Deployment", api.namespace, NAME)
-        await a.heard(WorkersChanged(of.key))
-        await eventually(lambda: not a.cluster.workers(of.key).objects, PATIENCE)
-        await a.cluster.ensure(deployment(of))
-        assert await image_of(a) == "worker:1"
-
-
-async def test_an_object_that_lost_its_labels_is_found_again_and_gets_them_back(api: Api) -> None:
-    async with adapter(api) as a:
-        of = await a.service()
-        await a.cluster.ensure(deployment(of))
-        unlabelled = {"metadata": {"labels": {"app.kubernetes.io/managed-by": None}}}
-        await api.client.patch("Deployment", api.namespace, NAME, unlabelled)
-        await eventually(lambda: not a.cluster.workers(of.key).objects, PATIENCE)
-        await a.cluster.ensure(deployment(of))
-        found = await api.client.get("Deployment", api.namespace, NAME)
-        assert found["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "halimede"
-        await eventually(lambda: a.cluster.workers(of.key).objects, PATIENCE)
-
-
-async def test_somebody_elses_object_of_that_name_is_left_alone(api: Api) -> None:
-    async with adapter(api) as a:
-        of = await a.service()
-        body = deployment(of, "theirs:1")
-        del body["metadata"]["ownerReferences"]
-        await api.client.create("Deployment", api.namespace, body)
-        with pytest.raises(ConflictError, match=f"Deployment {api.namespace}/{NAME} exists"):
-            await a.cluster.ensure(deployment(of))
-        assert await image_of(a) == "theirs:1"
-        with pytest.raises(ConflictError):
-            await a.cluster.ensure(deployment(await a.service("other")))
 
 
 async def test_what_the_server_does_not_accept_is_refused_with_the_field(api: Api) -> None:
@@ -183,42 +126,6 @@ async def test_what_is_removed_goes_if_it_is_the_one_that_was_meant(api: Api) ->
         await a.cluster.remove(ref, uid)
         await eventually(lambda: not a.cluster.workers(of.key).objects, PATIENCE)
         await a.cluster.remove(ref, uid)
-
-
-async def pod(a: Adapter, of: StoredResource, namespace: str) -> Body:
-    """One with the service's labels, of the service's Deployment or of one that is made as that."""
-    made = await a.api.client.find("Deployment", namespace, NAME)
-    if made is None:
-        body = deployment(of, replicas=0)
-        del body["metadata"]["ownerReferences"], body["metadata"]["namespace"]
-        made = await a.api.client.create("Deployment", namespace, body)
-    maker = {"apiVersion": "apps/v1", "kind": "Deployment", "name": NAME, "uid": made["metadata"]["uid"]}
-    meta = {"name": "p1", "labels": labels(of.resource, "edge"), "ownerReferences": [{**maker, "controller": True}]}
-    return {"metadata": meta, "spec": {"nodeName": "edge0", "containers": [{"name": "worker", "image": "x"}]}}
-
-
-async def test_pods_are_their_services_by_its_uid_in_its_namespace_if_a_deployment_made_them(api: Api) -> None:
-    async with adapter(api) as a:
-        of = await a.service()
-        elsewhere = await api.new_namespace()
-        await a.cluster.ensure(deployment(of, replicas=0))
-        await api.client.create("Pod", elsewhere, await pod(a, of, elsewhere))
-        body = await pod(a, of, api.namespace)
-        by_hand = copy.deepcopy(body)
-        by_hand["metadata"] |= {"name": "p0", "ownerReferences": []}
-        await api.client.create("Pod", api.namespace, by_hand)
-        await api.client.create("Pod", api.namespace, body)
-        await a.heard(WorkersChanged(of.key))
-        (found,) = a.cluster.workers(of.key).pods
-        assert (found["metadata"]["name"], found["metadata"]["namespace"]) == ("p1", api.namespace)
-        assert found["spec"] == {"nodeName": "edge0"}
-        status = {"status": {"phase": "Running", "podIP": "10.0.0.1"}}
-        await api.client.patch("Pod", api.namespace, "p1", status, "status")
-        await eventually(lambda: a.cluster.workers(of.key).pods[0]["status"].get("phase") == "Running", PATIENCE)
-        assert "podIP" not in a.cluster.workers(of.key).pods[0]["status"]
-        assert a.cluster.workers(Key(SERVICES, api.namespace, "nobody")).pods == ()
-        await api.client.delete("Pod", api.namespace, "p1", {"gracePeriodSeconds": 0})
-        await eventually(lambda: a.cluster.workers(of.key).pods == (), PATIENCE)
 
 
 @pytest.mark.slow

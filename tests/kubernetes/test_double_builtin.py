@@ -153,25 +153,3 @@ async def test_a_new_node_is_not_ready(api: Api) -> None:
     assert body["spec"]["taints"] == [{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]
     found = await api.client.list("Node", labelSelector=f"role=edge,kubernetes.io/hostname!={body['metadata']['name']}")
     assert body["metadata"]["name"] in {each["metadata"]["name"] for each in found["items"]}
-
-
-async def test_an_event_has_two_faces(api: Api) -> None:
-    about = {"kind": "Thing", "name": "one", "namespace": api.namespace}
-    content = {"reason": "R", "message": "m", "type": "Normal", "count": 2}
-    core = {"metadata": {"name": "a"}, "involvedObject": about, **content}
-    made = await api.client.create("Event", api.namespace, core)
-    assert (made["source"], made["firstTimestamp"], made["eventTime"]) == ({}, None, None)
-    where = f"/apis/events.k8s.io/v1/namespaces/{api.namespace}/events"
-    shown = await api.client.request("GET", f"{where}/a")
-    assert (shown["note"], shown["regarding"]["name"], shown["deprecatedCount"]) == ("m", "one", 2)
-    new = {
-        "metadata": {"name": "b"}, "regarding": about, "reason": "R", "note": "n", "type": "Warning", "action": "A",
-        "reportingController": "halimede.io/gm", "reportingInstance": "gm-0", "eventTime": LEASE["renewTime"],
-    }  # fmt: skip
-    await api.client.request("POST", where, new)
-    found = await api.client.list("Event", api.namespace, fieldSelector="involvedObject.name=one,type=Warning")
-    assert [each["message"] for each in found["items"]] == ["n"]
-    for wrong in ({"eventTime": None}, {"type": "Odd"}, {"note": "x" * 1025}, {"action": ""}):
-        await invalid_fields(api.client.request("POST", where, {**new, "metadata": {"name": "c"}, **wrong}))
-    elsewhere = {**core, "metadata": {"name": "d"}, "involvedObject": {**about, "namespace": "other"}}
-    assert "involvedObject.namespace" in await invalid_fields(api.client.create("Event", api.namespace, elsewhere))

@@ -10,7 +10,7 @@ import pytest
 from tests.kubernetes.apiserver import Api
 from tests.kubernetes.client import Body
 from tests.kubernetes.surroundings import kubectl
-from tests.kubernetes.things import DEFINITION, THING, deployment, thing
+from tests.kubernetes.things import DEFINITION, THING, thing
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 
@@ -32,31 +32,3 @@ async def test_apply_twice_get_by_short_name_and_delete(secured: Api) -> None:
     assert shown[1].split()[:3] == ["one", "Running", "2"]
     assert "deleted" in await kubectl(secured, "delete", "thing", "one")
     assert "No resources found" in await kubectl(secured, "get", "things")
-
-
-async def test_built_in_kinds_are_applied_and_edited(secured: Api) -> None:
-    body = {"apiVersion": "apps/v1", "kind": "Deployment", **deployment("web")}
-    assert "created" in await apply(secured, body)
-    assert "unchanged" in await apply(secured, body)
-    body["spec"]["replicas"] = 4
-    assert "configured" in await apply(secured, body)
-    assert "labeled" in await kubectl(secured, "label", "deployment", "web", "a=b")
-    found = await secured.client.get("Deployment", secured.namespace, "web")
-    assert (found["spec"]["replicas"], found["metadata"]["labels"]) == (4, {"a": "b"})
-
-
-@pytest.mark.parametrize(
-    ("spec", "said"),
-    [({"mode": "odd"}, r"spec\.mode: Unsupported value"), ({"what": 1}, r'unknown field "spec\.what"')],
-)
-async def test_a_mistake_is_shown_with_its_field(secured: Api, spec: Body, said: str) -> None:
-    await secured.install(DEFINITION)
-    with pytest.raises(AssertionError, match=said):
-        await apply(secured, thing("one", **spec))
-
-
-async def test_a_condition_is_waited_for(secured: Api) -> None:
-    await secured.install(DEFINITION)
-    name = f"crd/{DEFINITION['metadata']['name']}"
-    waited = await kubectl(secured, "wait", "--for=condition=Established", name, "--timeout=20s")
-    assert "condition met" in waited

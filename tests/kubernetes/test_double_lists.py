@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.kubernetes.apiserver import Api
-from tests.kubernetes.client import META, META_LIST, TABLE, refusal
+from tests.kubernetes.client import META, refusal
 from tests.kubernetes.things import THING, config_map, made, pod
 
 
@@ -91,33 +91,4 @@ async def test_metadata_can_be_had_alone(api: Api) -> None:
     await api.client.create("Secret", api.namespace, {"metadata": {"name": "one"}, "stringData": {"password": "x"}})
     one = await api.client.get("Secret", api.namespace, "one", accept=META)
     assert one == {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": one["metadata"]}
-    many = await api.client.list("Secret", api.namespace, accept=META_LIST)
-    assert many["kind"] == "PartialObjectMetadataList"
-    assert [each.keys() for each in many["items"]] == [{"kind", "apiVersion", "metadata"}]
-    for accept, path in ((META, ""), (META_LIST, "one")):
-        assert (await refusal(api.client.get("Secret", api.namespace, path, accept=accept))).code == 406
-
-
-async def test_unknown_forms_are_not_acceptable_and_the_next_best_is_taken(api: Api) -> None:
-    assert (await refusal(api.client.list("ConfigMap", api.namespace, accept="text/html"))).code == 406
-    found = await api.client.list("ConfigMap", api.namespace, accept="text/html, application/json")
-    assert found["kind"] == "ConfigMapList"
-
-
-async def test_a_table_shows_the_printer_columns(api: Api) -> None:
-    await made(api)
-    conditions = [{"type": "Ready", "status": "True"}, {"type": "Other", "status": "False"}]
-    status = {"status": {"phase": "Running", "active": 2, "conditions": conditions}}
-    await api.client.patch(THING, api.namespace, "one", status, "status")
-    await made(api, "two")
-    found = await api.client.list(THING, api.namespace, accept=TABLE)
-    columns = [(column["name"], column["type"], column["priority"]) for column in found["columnDefinitions"]]
-    assert columns == [
-        ("Name", "string", 0), ("Phase", "string", 0), ("Active", "integer", 0), ("Ready", "string", 0),
-        ("Last", "string", 1), ("Age", "date", 0),
-    ]  # fmt: skip
-    one, two = (row["cells"] for row in found["rows"])
-    assert one[:5] == ["one", "Running", 2, "True", "Other"]
-    assert one[5].endswith("s")
-    assert two[:5] == ["two", None, None, None, None]
-    assert found["rows"][0]["object"]["kind"] == "PartialObjectMetadata"
+    assert (await refusal(api.client.list("Secret", api.namespace, accept=META))).code == 406

@@ -9,43 +9,10 @@ from tests.kubernetes.client import invalid_fields, refusal
 from tests.kubernetes.things import DEFINITION, THING, config_map, deployment, made, thing
 
 
-async def test_a_new_object_has_an_identity_and_generation_one(api: Api) -> None:
-    one = await made(api)
-    two = await made(api, "two")
-    meta = one["metadata"]
-    assert meta["generation"] == 1
-    assert meta["namespace"] == api.namespace
-    assert meta["creationTimestamp"].endswith("Z")
-    assert meta["uid"] != two["metadata"]["uid"]
-    assert int(meta["resourceVersion"]) < int(two["metadata"]["resourceVersion"])
-    assert "selfLink" not in meta
-
-
-async def test_a_second_object_of_one_name_is_refused(api: Api) -> None:
-    await made(api)
-    refused = await refusal(made(api))
-    assert refused.answer == (409, "AlreadyExists")
-    assert refused.status["message"] == 'things.test.halimede.io "one" already exists'
-    assert refused.status["details"] == {"name": "one", "group": "test.halimede.io", "kind": "things"}
-
-
 async def test_nothing_is_created_in_a_namespace_that_does_not_exist(api: Api) -> None:
     refused = await refusal(api.client.create("ConfigMap", "there-is-none", config_map("one")))
     assert refused.answer == (404, "NotFound")
     assert refused.status["message"] == 'namespaces "there-is-none" not found'
-
-
-async def test_what_is_not_there_is_not_found(api: Api) -> None:
-    refused = await refusal(api.client.get("Deployment", api.namespace, "none"))
-    assert refused.status["message"] == 'deployments.apps "none" not found'
-    assert (await refusal(api.client.request("GET", "/apis/nobody.example/v1/things"))).code == 404
-
-
-async def test_generated_names_begin_as_asked(api: Api) -> None:
-    body = {"metadata": {"generateName": "some-"}}
-    names = {(await api.client.create("ConfigMap", api.namespace, body))["metadata"]["name"] for _ in range(3)}
-    assert len(names) == 3
-    assert all(name.startswith("some-") and len(name) == 10 for name in names)
 
 
 async def test_body_and_path_must_agree(api: Api) -> None:
@@ -137,8 +104,3 @@ async def test_a_deployments_status_is_apart_too(api: Api) -> None:
     both = {"status": {"replicas": 5}, "spec": {"replicas": 2}}
     body = await api.client.patch("Deployment", api.namespace, "one", both)
     assert (body["status"]["replicas"], body["spec"]["replicas"], body["metadata"]["generation"]) == (1, 2, 2)
-
-
-async def test_a_dry_run_keeps_nothing(api: Api) -> None:
-    await api.client.create("ConfigMap", api.namespace, config_map("one"), dryRun="All")
-    assert await api.client.find("ConfigMap", api.namespace, "one") is None

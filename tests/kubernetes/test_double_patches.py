@@ -17,30 +17,6 @@ async def test_null_deletes_and_objects_are_merged(api: Api) -> None:
     assert body["spec"] == {"size": 1, "mode": "fast", "labels": {"b": "2", "c": "3"}}
 
 
-async def test_lists_are_replaced(api: Api) -> None:
-    await made(api, parts=[{"name": "a"}, {"name": "b"}])
-    body = await api.client.patch(THING, api.namespace, "one", {"spec": {"parts": [{"name": "c", "weight": 1}]}})
-    assert body["spec"]["parts"] == [{"name": "c", "weight": 1}]
-
-
-async def test_a_patch_of_nothing_is_not_found(api: Api) -> None:
-    await made(api)
-    assert (await refusal(api.client.patch(THING, api.namespace, "two", {"spec": {"size": 2}}))).code == 404
-
-
-async def test_json_patches_are_all_or_nothing(api: Api) -> None:
-    await made(api)
-    wrong = [{"op": "replace", "path": "/spec/size", "value": 4}, {"op": "test", "path": "/spec/mode", "value": "slow"}]
-    assert (await refusal(api.client.patch(THING, api.namespace, "one", wrong, content=JSON))).code == 422
-    right = [
-        {"op": "test", "path": "/spec/size", "value": 1},
-        {"op": "add", "path": "/metadata/labels", "value": {"a/b": "c"}},
-        {"op": "add", "path": "/metadata/labels/x~1y", "value": "z"},
-    ]
-    body = await api.client.patch(THING, api.namespace, "one", right, content=JSON)
-    assert body["metadata"]["labels"] == {"a/b": "c", "x/y": "z"}
-
-
 async def test_a_strategic_merge_is_for_built_in_kinds(api: Api) -> None:
     await made(api)
     refused = await refusal(api.client.patch(THING, api.namespace, "one", {"spec": {"size": 2}}, content=STRATEGIC))

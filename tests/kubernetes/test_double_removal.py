@@ -1,11 +1,13 @@
-"""Deleting: preconditions, finalizers, a pod's grace, owners."""
+"""Deleting: finalizers, a pod's grace, owners, namespaces."""
 
 from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.kubernetes.apiserver import Api
-from tests.kubernetes.client import invalid_fields, path, refusal
+from tests.kubernetes.client import invalid_fields, refusal
 from tests.kubernetes.things import GROUP, THING, config_map, made, owned, pod
 
 
@@ -15,16 +17,6 @@ async def test_a_deletion_answers_with_what_was_deleted(api: Api) -> None:
     assert (answer["kind"], answer["status"]) == ("Status", "Success")
     assert answer["details"] == {"name": "one", "group": GROUP, "kind": "things", "uid": body["metadata"]["uid"]}
     assert (await refusal(api.client.delete(THING, api.namespace, "one"))).code == 404
-
-
-async def test_a_deletion_may_name_the_object_that_it_means(api: Api) -> None:
-    body = await made(api)
-    for wrong in ({"uid": "00000000-0000-4000-8000-000000000000"}, {"resourceVersion": "1"}):
-        refused = await refusal(api.client.delete(THING, api.namespace, "one", {"preconditions": wrong}))
-        assert refused.answer == (409, "Conflict")
-    right = {"uid": body["metadata"]["uid"], "resourceVersion": body["metadata"]["resourceVersion"]}
-    await api.client.delete(THING, api.namespace, "one", {"preconditions": right})
-    assert await api.client.find(THING, api.namespace, "one") is None
 
 
 async def test_an_object_with_a_finalizer_stays_until_it_is_taken_off(api: Api) -> None:
@@ -72,30 +64,6 @@ async def test_a_pod_on_a_node_waits_for_its_kubelet(api: Api) -> None:
     assert await api.client.find("Pod", api.namespace, "here") is None
 
 
-async def test_many_are_deleted_by_their_labels(api: Api) -> None:
-    for name, color in (("a", "red"), ("b", "red"), ("c", "blue")):
-        await api.client.create("ConfigMap", api.namespace, config_map(name, labels={"color": color}))
-    await api.client.request("DELETE", path("ConfigMap", api.namespace), labelSelector="color=red")
-    left = {each["metadata"]["name"] for each in (await api.client.list("ConfigMap", api.namespace))["items"]}
-    assert left & {"a", "b", "c"} == {"c"}
-
-
-async def test_dependents_follow_their_owner(api: Api) -> None:
-    owner = await made(api)
-    child = owned(config_map("child"), owner, f"{GROUP}/v1", "Thing")
-    body = await api.client.create("ConfigMap", api.namespace, child)
-    grandchild = owned(config_map("grandchild"), body, "v1", "ConfigMap")
-    await api.client.create("ConfigMap", api.namespace, grandchild)
-    await api.client.create("ConfigMap", api.namespace, config_map("stranger"))
-    async with api.player():
-        await asyncio.sleep(0.3)
-        assert await api.client.find("ConfigMap", api.namespace, "child") is not None
-        await api.client.delete(THING, api.namespace, "one")
-        await api.until_gone("ConfigMap", "child")
-        await api.until_gone("ConfigMap", "grandchild")
-    assert await api.client.find("ConfigMap", api.namespace, "stranger") is not None
-
-
 async def test_a_dependent_of_nobody_does_not_stay(api: Api) -> None:
     owner = await made(api)
     await api.client.delete(THING, api.namespace, "one")
@@ -104,3 +72,20 @@ async def test_a_dependent_of_nobody_does_not_stay(api: Api) -> None:
     async with api.player():
         await api.client.create("ConfigMap", api.namespace, owned(config_map("late"), owner, f"{GROUP}/v1", "Thing"))
         await api.until_gone("ConfigMap", "late")
+
+
+async def test_a_namespace_goes_with_all_that_is_in_it(api: Api) -> None:
+    if not api.managed:
+        pytest.skip("needs a namespace controller: a bare API server has none")
+    other = await api.new_namespace()
+    await api.client.create("ConfigMap", other, {**config_map("held"), "metadata": {
+        "name": "held", "finalizers": ["halimede.io/test"]}})  # fmt: skip
+    body = await api.client.delete("Namespace", None, other)
+    assert body["status"]["phase"] == "Terminating"
+    refused = await refusal(api.client.create("ConfigMap", other, config_map("late")))
+    assert refused.code == 403
+    assert refused.status["details"]["causes"][0]["reason"] == "NamespaceTerminating"
+    await asyncio.sleep(0.3)
+    assert await api.client.find("Namespace", None, other) is not None
+    await api.client.patch("ConfigMap", other, "held", {"metadata": {"finalizers": None}})
+    await api.until_gone("Namespace", other, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.kubernetes.apiserver import Api
-from tests.kubernetes.client import META, TABLE, Body, RefusedError
+from tests.kubernetes.client import Body, RefusedError
 from tests.kubernetes.things import THING, config_map, made
 
 
@@ -34,14 +34,6 @@ async def test_changes_after_a_version_come_in_order_and_no_others(api: Api) -> 
     assert events[2][1]["status"] == {"phase": "x"}
 
 
-async def test_without_a_version_all_that_is_there_comes_first(api: Api) -> None:
-    await made(api)
-    await made(api, "two")
-    async with api.client.watch(THING, api.namespace) as changes:
-        events = [(change, body["metadata"]["name"]) for change, body in await changes.events(2)]
-    assert events == [("ADDED", "one"), ("ADDED", "two")]
-
-
 async def test_events_of_built_in_kinds_say_their_kind_but_items_of_lists_do_not(api: Api) -> None:
     since = await version(api)
     await api.client.create("ConfigMap", api.namespace, config_map("one"))
@@ -55,39 +47,8 @@ async def test_events_of_built_in_kinds_say_their_kind_but_items_of_lists_do_not
     assert (await api.client.list(THING, api.namespace))["items"][0]["kind"] == "Thing"
 
 
-async def test_an_object_comes_and_goes_with_its_labels(api: Api) -> None:
-    query = {"labelSelector": "color in (red, green)", "resourceVersion": await version(api)}
-    async with api.client.watch("ConfigMap", api.namespace, **query) as changes:
-        await api.client.create("ConfigMap", api.namespace, config_map("one"))
-        labels = [{"metadata": {"labels": {"color": color}}} for color in ("red", "green", "blue", "red")]
-        for patch in (*labels[:3], {"data": {"a": "b"}}, labels[3]):
-            await api.client.patch("ConfigMap", api.namespace, "one", patch)
-        await api.client.delete("ConfigMap", api.namespace, "one")
-        events = await changes.events(5)
-    assert [change for change, _ in events] == ["ADDED", "MODIFIED", "DELETED", "ADDED", "DELETED"]
-    assert increase(events)
-    assert events[2][1]["metadata"]["labels"] == {"color": "green"}
-
-
-async def test_one_object_is_watched_by_its_name(api: Api) -> None:
-    query = {"fieldSelector": "metadata.name=two", "resourceVersion": await version(api)}
-    async with api.client.watch("ConfigMap", api.namespace, **query) as changes:
-        await api.client.create("ConfigMap", api.namespace, config_map("one"))
-        await api.client.create("ConfigMap", api.namespace, config_map("two"))
-        ((_, body),) = await changes.events()
-    assert body["metadata"]["name"] == "two"
-
-
-async def test_a_watch_ends_quietly_after_its_time(api: Api) -> None:
-    query = {"resourceVersion": await version(api), "timeoutSeconds": 1}
-    async with api.client.watch("ConfigMap", api.namespace, **query) as changes:
-        assert await changes.next() is None
-
-
 async def test_bookmarks_tell_how_far_a_watch_is(api: Api) -> None:
-    control = api.control
-    assert api.double is not None
-    api.double.streams.bookmarks = 0.2
+    api.control.hasten_bookmarks(0.2)
     since = await version(api)
     await api.client.create("ConfigMap", "default", config_map("elsewhere"))
     query = {"resourceVersion": since, "allowWatchBookmarks": True}
@@ -97,18 +58,6 @@ async def test_bookmarks_tell_how_far_a_watch_is(api: Api) -> None:
     assert int(body["metadata"]["resourceVersion"]) > int(since)
     async with api.client.watch("ConfigMap", api.namespace, resourceVersion=since) as changes:
         assert await changes.quiet(0.6)
-    assert control.counts["watch"] == 2
-
-
-async def test_a_version_that_is_no_longer_known_is_expired(api: Api) -> None:
-    since = await version(api)
-    for name in ("one", "two"):
-        await api.client.create("ConfigMap", api.namespace, config_map(name))
-    api.control.expire()
-    async with api.client.watch("ConfigMap", api.namespace, resourceVersion=since) as changes:
-        ((change, body),) = await changes.events()
-        assert (change, body["code"], body["reason"]) == ("ERROR", 410, "Expired")
-        assert await changes.next() is None
 
 
 async def test_a_version_from_before_there_was_such_a_kind_is_expired(api: Api) -> None:
@@ -122,21 +71,3 @@ async def test_a_version_that_is_none_is_refused(api: Api) -> None:
     with pytest.raises(RefusedError, match="500: "):
         async with api.client.watch("ConfigMap", api.namespace, resourceVersion="soon"):
             pass
-
-
-async def test_metadata_alone_can_be_watched(api: Api) -> None:
-    since = await version(api)
-    async with api.client.watch("ConfigMap", api.namespace, resourceVersion=since, accept=META) as changes:
-        await api.client.create("ConfigMap", api.namespace, config_map("one", secret="x"))
-        ((_, body),) = await changes.events()
-    assert body.keys() == {"kind", "apiVersion", "metadata"}
-    assert body["kind"] == "PartialObjectMetadata"
-
-
-async def test_tables_can_be_watched(api: Api) -> None:
-    await made(api)
-    since = await version(api, THING)
-    async with api.client.watch(THING, api.namespace, resourceVersion=since, accept=TABLE) as changes:
-        await api.client.patch(THING, api.namespace, "one", {"status": {"phase": "Running"}}, "status")
-        ((_, body),) = await changes.events()
-    assert body["rows"][0]["cells"][:2] == ["one", "Running"]

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
-import pytest
 
 from halimede.models.desired_state import Desired
-from tests.integration.inference_models import KUBEEDGE, PLURAL, SEDNA, inference_model, read, version
+from tests.integration.inference_models import PLURAL, inference_model, version
 from tests.kubernetes.apiserver import Api
 from tests.kubernetes.client import Body
-from tests.kubernetes.placed import named_node
 from tests.kubernetes.podstates import HOST, running, unready
-from tests.kubernetes.world import PATIENCE, World, shipped, world
-from tests.simulated import eventually
+from tests.kubernetes.world import World, world
 
 
-async def serving(w: World, name: str = "faces", version: str = "sedna.io/v1alpha1", **of: Any) -> Body:
+async def serving(w: World) -> Body:
     """Wait until it is served."""
-    return await w.reaches("Running", name=name, plural=PLURAL, version=version, **of)
-
-
-async def tells(w: World, field: str, value: str) -> None:
-    """Wait until the status says so."""
-
-    async def told() -> bool:
-        return (await w.status("faces", PLURAL)).get(field) == value
-
-    await eventually(told, PATIENCE)
+    return await w.reaches("Running", name="faces", plural=PLURAL)
 
 
 async def test_nothing_is_opened_to_the_outside_that_nobody_asked_for(api: Api) -> None:
@@ -36,7 +22,7 @@ async def test_nothing_is_opened_to_the_outside_that_nobody_asked_for(api: Api) 
         await w.apply(inference_model(servingPort=8501))
         await serving(w)
         assert (await w.made("Service", "faces"))["spec"]["type"] == "ClusterIP"
-        await tells(w, "url", f"http://faces.{w.namespace}.svc:8501")
+        await w.shows(lambda status: status.get("url") == f"http://faces.{w.namespace}.svc:8501", "faces", PLURAL)
 
 
 async def test_in_the_cloud_it_becomes_replicas_a_service_and_an_address_for_the_outside(api: Api) -> None:
@@ -51,7 +37,7 @@ async def test_in_the_cloud_it_becomes_replicas_a_service_and_an_address_for_the
         assert network["spec"]["type"] == "NodePort"
         [rest] = [port for port in network["spec"]["ports"] if port["name"] == "http"]
         assert (rest["port"], rest["targetPort"]) == (8501, 8501)
-        await tells(w, "url", f"http://{HOST}:{rest['nodePort']}")
+        await w.shows(lambda status: status.get("url") == f"http://{HOST}:{rest['nodePort']}", "faces", PLURAL)
 
 
 async def test_the_pods_fetch_the_version_verified_and_our_own_server_answers_with_it(api: Api) -> None:
@@ -87,45 +73,8 @@ async def test_another_target_version_is_rolled_out_and_served_only_once_it_answ
         waiting = await w.reaches("Pending", name="faces", plural=PLURAL, generation=2)
         assert waiting["servingVersion"] == "1"
         w.player.behave(running, prefix="faces")
-        await tells(w, "servingVersion", "2")
+        await w.shows(lambda status: status.get("servingVersion") == "2", "faces", PLURAL)
         assert [each["version"] for each in (await w.status("faces", PLURAL))["versions"]] == ["2", "1"]
-
-
-@pytest.mark.parametrize("sample", [SEDNA, KUBEEDGE], ids=["sedna.io", "ai.kubeedge.io"])
-async def test_the_seeds_samples_run_as_one_pod_on_their_node(api: Api, sample: str) -> None:
-    async with world(api, **shipped("base")) as w, w.gm():
-        body = read(sample, nodeName=w.edge, nodeSelector={"kubernetes.io/hostname": w.edge})
-        group, name = body["apiVersion"], "facialexpression"
-        await w.apply(body)
-        status = await serving(w, name, group)
-        made = await w.made("Deployment", name)
-        pod = made["spec"]["template"]["spec"]
-        assert (made["spec"]["replicas"], named_node(pod)) == (1, w.edge)
-        assert made["metadata"]["ownerReferences"][0]["apiVersion"] == group
-        port = body["spec"]["servingPort"]
-        assert (status["servingVersion"], status["url"]) == ("4", f"http://{name}.{w.namespace}.svc:{port}")
-        container = pod["containers"][0]
-        folder = container["args"][1].removeprefix("--model_base_path=")
-        assert container["image"] == "tensorflow/serving:2.19.1"
-        assert container["args"] == [
-            f"--model_name={name}", f"--model_base_path={folder}", f"--rest_api_port={port}", "--port=8081",
-        ]  # fmt: skip
-        assert any(folder.startswith(mount["mountPath"]) for mount in container["volumeMounts"])
-        assert container["livenessProbe"]["tcpSocket"] == {"port": port}
-        assert container["readinessProbe"]["httpGet"].items() >= {"path": f"/v1/models/{name}", "port": port}.items()
-
-
-async def test_a_pytorch_model_is_served_by_what_deploy_ships(api: Api) -> None:
-    async with world(api, **shipped("base")) as w, w.gm():
-        await w.apply(inference_model(frameworkType="pytorch"))
-        await serving(w)
-        container = (await w.pod_of("faces"))["containers"][0]
-        folder, port = container["args"][1].removeprefix("--model-repository="), container["ports"][0]["containerPort"]
-        assert container["image"] == "nvcr.io/nvidia/tritonserver:25.09-pyt-python-py3"
-        assert container["args"] == [
-            "tritonserver", f"--model-repository={folder}", f"--http-port={port}", "--grpc-port=8081",
-        ]  # fmt: skip
-        assert container["readinessProbe"]["httpGet"]["path"] == "/v2/health/ready"
 
 
 async def test_an_ingress_comes_goes_and_is_the_address(api: Api) -> None:
@@ -141,7 +90,7 @@ async def test_an_ingress_comes_goes_and_is_the_address(api: Api) -> None:
         await api.until_gone("Ingress", "faces")
         given = {"status": {"loadBalancer": {"ingress": [{"ip": "198.51.100.7"}]}}}
         await api.client.patch("Service", w.namespace, "faces", given, "status")
-        await tells(w, "url", "http://198.51.100.7:8080")
+        await w.shows(lambda status: status.get("url") == "http://198.51.100.7:8080", "faces", PLURAL)
 
 
 async def test_an_image_wins_and_is_served_at_its_port_without_any_model_file(api: Api) -> None:
@@ -186,28 +135,3 @@ async def test_no_replicas_serve_nothing_and_some_serve_again(api: Api) -> None:
         assert "url" not in status
         await w.apply(inference_model(replicas=2))
         assert (await serving(w))["active"] == 2
-
-
-@pytest.mark.slow
-async def test_the_second_of_one_name_in_the_other_group_is_left_alone_until_the_first_goes(api: Api) -> None:
-    async with world(api) as w, w.gm():
-        await w.apply(inference_model())
-        await serving(w)
-        second = {**inference_model(), "apiVersion": "ai.kubeedge.io/v1alpha1"}
-        await w.apply(second)
-        await w.reaches("Failed", "NameConflict", name="faces", plural=PLURAL, version="ai.kubeedge.io/v1alpha1")
-        await w.delete("faces", PLURAL)
-        await serving(w, version="ai.kubeedge.io/v1alpha1")
-        made = await w.made("Deployment", "faces")
-        assert made["metadata"]["ownerReferences"][0]["apiVersion"] == "ai.kubeedge.io/v1alpha1"
-
-
-async def test_a_deleted_one_takes_everything_along(api: Api) -> None:
-    async with world(api) as w, w.gm():
-        await w.apply(inference_model(ingress={"host": "faces.example"}))
-        await serving(w)
-        await w.delete("faces", PLURAL)
-        await w.until_gone("faces", PLURAL)
-        for kind in ("Deployment", "Service", "Ingress"):
-            await api.until_gone(kind, "faces")
-        await eventually(lambda: w.shown("faces", PLURAL) is None)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from halimede.messages import TaskInfo
+from halimede.api.base import NEPTUNE
 from services.gm.cluster.port import FINALIZER
-from tests.integration.gm_world import MODELS, SERVICES, metric, model
+from tests.integration.gm_world import MODELS, SERVICES, dataset
 from tests.kubernetes.apiserver import Api
-from tests.kubernetes.client import invalid_fields
 from tests.kubernetes.placed import named_node
-from tests.kubernetes.world import CLOUD, EDGE, running_service, world
+from tests.kubernetes.world import CLOUD, EDGE, message, running_service, world
+from tests.seeds.samples import service as seed_service
 from tests.simulated import eventually
 
 
@@ -37,16 +37,6 @@ async def test_an_applied_service_becomes_deployments_and_runs(api: Api) -> None
         assert (await w.reaches("Ready", name="small", plural=MODELS))["active"] == 1
 
 
-async def test_what_nodes_count_is_in_the_status_and_the_columns_show_it(api: Api) -> None:
-    async with running_service(api) as (w, edge, _):
-        edge.counts[w.key()] = TaskInfo(inference_number=200, cloud_inference_number=50, upload_cloud_ratio=0.25)
-        edge.report(w.key())
-        await eventually(lambda: (shown := w.shown()) and metric(shown.status, "uploadCloudRatio") == "0.25")
-        row = await w.row()
-        assert {"name": "helmet", "phase": "Running", "active": 2, "failed": 0, "upload": "0.25"}.items() <= row.items()
-        assert row["age"]
-
-
 async def test_an_edit_rolls_out_and_reaches_the_node(api: Api) -> None:
     async with running_service(api) as (w, edge, _):
         before = await w.made("Deployment", EDGE)
@@ -55,30 +45,6 @@ async def test_an_edit_rolls_out_and_reaches_the_node(api: Api) -> None:
         assert (await w.made("Deployment", EDGE))["metadata"]["uid"] == before["metadata"]["uid"]
         assert (await w.variables(EDGE))["DEADLINE_MS"] == "500"
         await eventually(lambda: edge.holds[w.key()][1] == 2)
-
-
-async def test_a_service_moves_with_its_node_name(api: Api) -> None:
-    async with running_service(api) as (w, old, _):
-        other = api.unique("other")
-        await api.node(other)
-        async with w.node(other) as new:
-            await w.apply(w.service(edge=other))
-            await w.reaches("Running", generation=2)
-            assert named_node(await w.pod_of(EDGE)) == other
-            await eventually(lambda: w.key() in new.holds and w.key() not in old.holds)
-
-
-async def test_a_changed_model_is_rolled_out(api: Api) -> None:
-    async with running_service(api) as (w, edge, _):
-        before = await w.pod_of(EDGE)
-        await w.apply(model("small", url="/models/newer.onnx"))
-
-        async def rolled() -> bool:
-            return await w.pod_of(EDGE) != before
-
-        await eventually(rolled, 20)
-        await eventually(lambda: edge.holds[w.key("small", MODELS)][1] == 2)
-        await w.reaches("Running")
 
 
 async def test_a_deleted_service_leaves_nodes_pods_and_topics(api: Api) -> None:
@@ -126,17 +92,28 @@ async def test_what_no_node_ever_got_is_deleted_at_once_and_leaves_no_topic(api:
 
 
 @pytest.mark.slow
-async def test_a_service_that_is_edited_a_hundred_times_in_a_second_ends_as_the_last_edit_says(api: Api) -> None:
-    async with running_service(api) as (w, edge, _):
-        for deadline in range(1001, 1101):
-            patch = {"spec": {"edgeWorker": {"deadlineMs": deadline}}}
-            await api.client.patch(f"{SERVICES}.sedna.io/v1alpha1", w.namespace, "helmet", patch)
-        await w.reaches("Running", generation=101)
-        assert (await w.variables(EDGE))["DEADLINE_MS"] == "1100"
-        await eventually(lambda: edge.holds[w.key()][1] == 101)
+async def test_a_missing_dataset_is_a_condition_and_heals(api: Api) -> None:
+    async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
+        await w.apply_all(w.service(dataset={"name": "frames"}))
+        await w.reaches("Pending", "DatasetNotFound")
+        await w.apply(dataset("frames"))
+        await w.reaches("Running")
 
 
-@pytest.mark.parametrize("name", ["Helmet", "a.b", "1st", "x" * 47, "-a"])
-async def test_a_name_that_would_make_no_topic_or_service_is_refused_by_the_api_server(api: Api, name: str) -> None:
-    async with world(api, play=False) as w:
-        assert "metadata.name" in str(await invalid_fields(w.apply(w.service(name))))
+@pytest.mark.slow
+async def test_a_missing_secret_is_a_condition_and_heals(api: Api) -> None:
+    async with world(api, credentials=True) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
+        await w.apply_all()
+        assert "halimede-edge-worker" in message(await w.reaches("Pending", "SecretNotFound"))
+        await w.worker_secrets()
+        await w.reaches("Running")
+
+
+@pytest.mark.slow
+async def test_the_second_of_one_name_in_the_other_group_is_left_alone_until_the_first_goes(api: Api) -> None:
+    async with running_service(api) as (w, _, _):
+        await w.apply(seed_service("helmet", w.edge, w.cloud, models=("small", "big")))
+        assert "sedna.io" in message(await w.reaches("Failed", "NameConflict", version=NEPTUNE))
+        assert (await w.status())["phase"] == "Running"
+        await w.delete()
+        await w.reaches("Running", version=NEPTUNE)

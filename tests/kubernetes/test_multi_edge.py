@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from halimede.messages import TaskInfo
-from tests.integration.gm_world import MODELS, MULTI_EDGE, SERVICES, metric, model, multi_edge
+from tests.integration.gm_world import MULTI_EDGE, model, multi_edge
 from tests.kubernetes.apiserver import Api
-from tests.kubernetes.world import EDGE, World, message, world
+from tests.kubernetes.world import World, message, world
 from tests.simulated import eventually
 
 NORTH, SOUTH, JOINT = (f"crossing-deployment-{worker}" for worker in ("north", "south", "joint"))
@@ -26,6 +25,8 @@ async def test_each_worker_gets_a_deployment_and_is_told_who_the_others_are(api:
         await w.apply(model("small"), multi_edge(north=w.edge, south=w.edge, cloud=w.cloud))
         status = await reaches(w, "Running")
         assert (status["active"], status["failed"]) == (3, 0)
+        said = {"name": "crossing", "phase": "Running", "application": "balance", "active": 3, "answered": "0"}
+        assert said.items() <= (await w.row(MULTI_EDGE)).items()
         assert {(s["name"], s["role"], s["node"], s["phase"]) for s in status["workers"]} == {
             ("north", "edge", w.edge, "Running"), ("south", "edge", w.edge, "Running"),
             ("joint", "cloud", w.cloud, "Running"),
@@ -45,24 +46,6 @@ async def test_each_worker_gets_a_deployment_and_is_told_who_the_others_are(api:
         await eventually(lambda: w.shown("crossing", MULTI_EDGE) is not None)
 
 
-async def test_what_workers_have_done_is_told_of_each_and_of_all(api: Api) -> None:
-    async with world(api) as w, w.gm(), w.node(w.edge) as edge:
-        await w.apply(model("small"), multi_edge(north=w.edge, south=w.edge))
-        await reaches(w, "Running")
-        key = w.key("crossing", MULTI_EDGE)
-        edge.counts[key] = TaskInfo(inference_number=7, start_time="2026-01-01T00:00:00Z", current_time="2026-01-02")
-        edge.report(key)
-        await eventually(
-            lambda: (shown := w.shown("crossing", MULTI_EDGE)) and metric(shown.status, "inferenceNumber") == "7"
-        )
-        output = (await w.status("crossing", MULTI_EDGE))["output"]
-        assert output["models"] == [{"format": "onnx", "url": "/models/small.onnx"}]
-        seeds = {name: output["taskInfo"][name] for name in ("inferenceNumber", "startTime", "currentTime")}
-        assert seeds == {"inferenceNumber": 7, "startTime": "2026-01-01T00:00:00Z", "currentTime": "2026-01-02"}
-        said = {"name": "crossing", "phase": "Running", "application": "balance", "active": 2, "answered": "7"}
-        assert said.items() <= (await w.row(MULTI_EDGE)).items()
-
-
 async def test_what_is_missing_costs_its_worker_alone_and_heals(api: Api) -> None:
     async with world(api) as w, w.gm(), w.node(w.edge):
         body = multi_edge(north=w.edge, south="nowhere")
@@ -76,33 +59,3 @@ async def test_what_is_missing_costs_its_worker_alone_and_heals(api: Api) -> Non
         await api.node("nowhere")
         async with w.node("nowhere"):
             await reaches(w, "Running")
-
-
-async def test_a_worker_that_an_edit_takes_out_is_taken_away_and_the_others_stay(api: Api) -> None:
-    async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud) as cloud:
-        await w.apply(model("small"), multi_edge(north=w.edge, south=w.edge, cloud=w.cloud))
-        await reaches(w, "Running")
-        before = await w.made("Deployment", NORTH)
-        await w.apply(multi_edge(north=w.edge))
-        await reaches(w, "Running", generation=2)
-        for name in (SOUTH, JOINT):
-            await api.until_gone("Deployment", name)
-        assert [said["name"] for said in (await reaches(w, "Running"))["workers"]] == ["north"]
-        assert (await w.made("Deployment", NORTH))["metadata"]["uid"] == before["metadata"]["uid"]
-        await eventually(lambda: w.key("crossing", MULTI_EDGE) not in cloud.holds)
-
-
-async def test_a_joint_inference_service_of_the_same_name_stands_beside_it(api: Api) -> None:
-    async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
-        await w.apply_all()
-        await w.apply(multi_edge("helmet", north=w.edge, cloud=w.cloud))
-        await w.reaches("Running")
-        await reaches(w, "Running", name="helmet")
-        north = "helmet-deployment-north"
-        for name, kind in ((EDGE, "JointInferenceService"), (north, "MultiEdgeInferenceService")):
-            assert (await w.made("Deployment", name))["metadata"]["ownerReferences"][0]["kind"] == kind
-        await w.delete("helmet", MULTI_EDGE)
-        await api.until_gone("Deployment", north)
-        await w.until_gone("helmet", MULTI_EDGE)
-        assert (await w.status("helmet", SERVICES))["phase"] == "Running"
-        assert (await w.reaches("Ready", name="small", plural=MODELS))["active"] == 1

@@ -36,21 +36,6 @@ async def test_a_deployment_of_that_name_that_is_somebody_elses_is_left_alone_un
             await w.reaches("Running")
 
 
-async def test_what_the_api_server_does_not_take_is_a_condition_with_its_words_and_an_edit_heals_it(api: Api) -> None:
-    async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
-        body = w.service()
-        container = body["spec"]["edgeWorker"]["template"]["spec"]["containers"][0]
-        container["resources"] = {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}
-        await w.apply_all(body)
-        text = message(await w.reaches("Pending", "NotAccepted"))
-        assert EDGE in text
-        assert "spec.template.spec.containers[0].resources.requests" in text
-        assert await w.object("Deployment", CLOUD)
-        assert await w.object("Deployment", EDGE) is None
-        await w.apply(w.service())
-        await w.reaches("Running", generation=2)
-
-
 @pytest.mark.parametrize("code", [403, 422])
 async def test_what_a_rule_of_the_cluster_forbids_is_a_condition_and_heals_with_the_rule(api: Api, code: int) -> None:
     control = api.control  # such as a quota that is used up, or an admission webhook

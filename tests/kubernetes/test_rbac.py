@@ -26,9 +26,9 @@ from tests.kubernetes.client import Body
 from tests.kubernetes.double.access import Access, Rule
 from tests.kubernetes.podstates import running
 from tests.kubernetes.recorded import left
-from tests.kubernetes.test_joint_inference_groups import neptune
-from tests.kubernetes.test_training_model import training
+from tests.kubernetes.trainings import training
 from tests.kubernetes.world import CLOUD, PATIENCE, World, gm_rules, world
+from tests.seeds.samples import service as seed_service
 from tests.simulated import eventually
 from tests.waiting import patience
 
@@ -78,11 +78,10 @@ async def whole_life(w: World, user: User) -> None:
             body["spec"]["cloudWorker"]["hpa"] = {"minReplicas": 1, "maxReplicas": 3}
             exposed = inference_model(ingress={"host": "faces.example"})
             other = {**inference_model("other"), "apiVersion": KUBEEDGE}
+            seed = seed_service("seed", w.edge, w.cloud, models=("small", "big"))
             several = multi_edge(north=w.edge, south=w.edge)
             w.player.behave(left("pod-initializing"), "crossing")
-            await w.apply(
-                small, model("big"), dataset("frames"), body, neptune(w.edge, w.cloud, "seed"), exposed, other
-            )
+            await w.apply(small, model("big"), dataset("frames"), body, seed, exposed, other)
             await w.reaches("Running", name="faces", plural=SERVED)
             with mock.patch.object(pod_history, "LATE_S", 0.1):  # it looks for the events of a pod that takes long
                 await w.apply(several)
@@ -157,12 +156,11 @@ async def patched(w: World, meta: Body, key: str) -> None:
     for kind, name in MADE.items():
         await w.api.client.patch(kind, w.namespace, name, {"metadata": meta})
     for kind, name in MADE.items():
-        await eventually(lambda kind=kind, name=name: _has(w, kind, name, key), PATIENCE)
+        await w.becomes(kind, name, lambda body: _mark(body["metadata"], key) not in {"", "x"})
 
 
-async def _has(w: World, kind: str, name: str, key: str) -> bool:
-    meta = (await w.made(kind, name))["metadata"]
-    return bool((meta.get("labels", {}) | meta.get("annotations", {})).get(key, "x") != "x")
+def _mark(meta: Body, key: str) -> str:
+    return str((meta.get("labels", {}) | meta.get("annotations", {})).get(key, ""))
 
 
 async def _told(w: World, times: int) -> bool:

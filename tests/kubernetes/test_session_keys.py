@@ -55,10 +55,6 @@ async def test_a_gm_that_may_not_create_it_reports_that_and_the_pods_run(api: Ap
     user = await api.user("older-role", rules)
     async with world(api) as w, w.gm(user=user), w.node(w.edge), w.node(w.cloud):
         await w.apply_all()
-
-        async def reported() -> bool:
-            return "secrets" in str((await w.status()).get("conditions"))
-
-        await eventually(reported, 60)
+        await w.shows(lambda status: "secrets" in str(status.get("conditions")))
         assert await w.object("Secret", await name_of_secret(w)) is None
         await eventually(lambda: w.object("Deployment", EDGE), 60)

@@ -44,7 +44,6 @@ _COLUMNS = [
     {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
     {"name": "Active", "type": "integer", "jsonPath": ".status.active"},
     {"name": "Ready", "type": "string", "jsonPath": '.status.conditions[?(@.type=="Ready")].status'},
-    {"name": "Last", "type": "string", "jsonPath": ".status.conditions[-1].type", "priority": 1},
     {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
 ]
 DEFINITION: Body = {

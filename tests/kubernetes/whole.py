@@ -33,8 +33,9 @@ from tests.kubernetes.apiserver import Api
 from tests.kubernetes.client import Body
 from tests.kubernetes.kubelet import Controllers, Kubelet, Pod, until
 from tests.kubernetes.sandbox import Network, dies_with_us
-from tests.kubernetes.surroundings import Gm, served, sha256, user
+from tests.kubernetes.surroundings import Gm, sha256, user
 from tests.kubernetes.world import DEPLOY, definitions, documents, gm_rules, path_of
+from tests.origins import Origin, serving
 from tests.ports import free_port
 
 EDGE, NODE = "node-role.kubernetes.io/edge", "halimede.io/node"
@@ -56,7 +57,7 @@ class Whole:
     home: Path
     network: Network
     broker: str
-    models: str
+    origin: Origin
     kubelets: dict[str, Kubelet]
     edges: tuple[str, str]
     cloud: str
@@ -67,11 +68,14 @@ class Whole:
     answers: dict[str, Result] = field(default_factory=dict)
     copies: Counter[str] = field(default_factory=Counter)
     shown: set[str] = field(default_factory=set)
-    downloads: list[str] = field(default_factory=list)
 
     @property
     def namespace(self) -> str:
         return self.api.namespace
+
+    @property
+    def downloads(self) -> list[str]:
+        return [each.path for each in self.origin.asked]
 
     async def follow(self, service: str) -> None:
         """Keep every result of a service, and whether its status is shown."""
@@ -179,7 +183,7 @@ class Whole:
                 if body["metadata"]["name"] == "digits-small":
                     body["spec"]["url"] = "/models/small.onnx"
                 elif body["kind"] == "Model":
-                    body["spec"] |= {"url": f"{self.models}/big.onnx", "sha256": sha256(train.FOLDER / "big.onnx")}
+                    body["spec"] |= {"url": f"{self.origin.url}/big.onnx", "sha256": sha256(train.FOLDER / "big.onnx")}
                 else:
                     body["spec"]["cloudWorker"]["template"]["spec"]["nodeSelector"] = {NODE: ""}
                 yield body
@@ -250,8 +254,8 @@ async def whole(api: Api, home: Path, *, tls: bool = False) -> AsyncIterator[Who
         broker = f"mqtt{'s' if tls else ''}://{network.host}:{port}"
         camera = await stack.enter_async_context(user(broker, home / "site", "cameras", CAMERAS[0]))
         viewer = await stack.enter_async_context(user(broker, home / "site", "consumers", "viewer"))
-        models, downloads = stack.enter_context(served(network.host, train.FOLDER))
-        made = Whole(api, home, network, broker, models, {}, edges, cloud, camera, viewer, downloads=downloads)
+        origin = stack.enter_context(serving((train.FOLDER / "big.onnx").read_bytes(), network.host))
+        made = Whole(api, home, network, broker, origin, {}, edges, cloud, camera, viewer)
         await stack.enter_async_context(nodes(made, site))
         stack.push_async_callback(stopped, made)
         yield made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from copy import deepcopy
 from dataclasses import fields
@@ -210,6 +210,26 @@ class World:
         found = await self.object(kind, name)
         assert found is not None, f"there is no {kind} {name}"
         return found
+
+    async def becomes(self, kind: str, name: str, holds: Callable[[Body], Any]) -> None:
+        """Wait until there is an object that is so."""
+
+        async def is_so() -> bool:
+            found = await self.object(kind, name)
+            return found is not None and bool(holds(found))
+
+        await eventually(is_so, PATIENCE)
+
+    async def shows(
+        self, holds: Callable[[Body], Any], name: str = "helmet", plural: str = SERVICES, version: str = SEDNA
+    ) -> Body:
+        """Wait until a status is so, and return it."""
+
+        async def is_so() -> Body | None:
+            status = await self.status(name, plural, version)
+            return status if holds(status) else None
+
+        return dict(await eventually(is_so, 3 * PATIENCE))
 
     async def pods(self, prefix: str = "") -> list[str]:
         """Return the names of the pods that begin so."""

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -122,32 +122,17 @@ class Cluster:
 
     async def resource(self, name: str, plural: str, version: str, holds: Holds) -> Body:
         """Wait until a resource is so, and return it."""
-        found: Body = {}
-
-        async def there() -> bool:
-            nonlocal found
-            found = await self.w.find(name, plural, version) or {}
-            with contextlib.suppress(LookupError):
-                return bool(holds(found.get("status", {})))
-            return False
-
-        await eventually(there, PATIENCE, 0.1, lambda: f"{name} is {found}")
-        return found
+        find = partial(self.w.find, name, plural, version)
+        return await becomes(name, find, lambda found: holds(found.get("status", {})))
 
     async def heard_last(self, node: str, end: str, holds: Holds) -> Body:
         """Wait until the last message of such a topic is so, and return it."""
 
-        def last() -> Body:
+        async def last() -> Body:
             packets = self.topics(node, end)
             return dict(json.loads(packets[-1].payload)) if packets else {}
 
-        def there() -> bool:
-            with contextlib.suppress(LookupError, TypeError):
-                return bool(holds(last()))
-            return False
-
-        await eventually(there, PATIENCE, 0.1, lambda: f"the last {end} of {node} is {last()}")
-        return last()
+        return await becomes(f"the last {end} of {node}", last, holds)
 
     async def gone(self, name: str, plural: str, version: str) -> None:
         """Wait until a deleted resource and all that was made of it are gone."""
@@ -181,6 +166,21 @@ class Cluster:
         return {"env": env, "node": named_node(pod), "image": container["image"], "command": container["command"]}
 
 
+async def becomes(what: str, read: Callable[[], Awaitable[Body | None]], holds: Holds) -> Body:
+    """Wait until what is read is so, and return it."""
+    found: Body = {}
+
+    async def is_so() -> bool:
+        nonlocal found
+        found = await read() or {}
+        with contextlib.suppress(LookupError, TypeError):
+            return bool(holds(found))
+        return False
+
+    await eventually(is_so, PATIENCE, 0.1, lambda: f"{what} is {found}")
+    return found
+
+
 @asynccontextmanager
 async def cluster(api: Api, folder: Path) -> AsyncIterator[Cluster]:
     async with AsyncExitStack() as stack:
@@ -188,9 +188,7 @@ async def cluster(api: Api, folder: Path) -> AsyncIterator[Cluster]:
         other = api.unique("edge")
         await api.node(other, {HOSTNAME: other})
         await api.node(api.unique(ELSEWHERE), {HOSTNAME: ELSEWHERE})
-        for role in ("edge", "cloud"):  # as an operator creates them in each namespace
-            body = {"metadata": {"name": f"halimede-{role}-worker"}, "stringData": {"username": role, "password": "x"}}
-            await api.client.create("Secret", api.namespace, body)
+        await w.worker_secrets()  # as an operator creates them in each namespace
         made = Cluster(w, other, folder)
         await stack.enter_async_context(w.gm())
         stopping = asyncio.Event()

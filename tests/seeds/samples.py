@@ -47,7 +47,9 @@ def model(name: str, **more: Any) -> dict[str, Any]:
     return {"apiVersion": SEDNA, "kind": "Model", "metadata": {"name": name}, "spec": spec}
 
 
-def service(name: str = NAME, edge: str = "edge0", cloud: str = "cloud0") -> dict[str, Any]:
+def service(
+    name: str = NAME, edge: str = "edge0", cloud: str = "cloud0", models: tuple[str, str] = ("small-model", "big-model")
+) -> dict[str, Any]:
     """Return the sample of seed 001, on these nodes."""
 
     def worker(name: str, model: str, node: str, script: str) -> dict[str, Any]:
@@ -60,14 +62,14 @@ def service(name: str = NAME, edge: str = "edge0", cloud: str = "cloud0") -> dic
         }
         return {"name": name, "model": {"name": model}, "nodeName": node, "workerSpec": spec}
 
-    edge_worker = worker("edgeworker", "small-model", edge, "edge_inference.py")
+    edge_worker = worker("edgeworker", models[0], edge, "edge_inference.py")
     return {
         "apiVersion": NEPTUNE,
         "kind": "JointInferenceService",
         "metadata": {"name": name, "namespace": "default"},
         "spec": {
             "edgeWorker": edge_worker | {"hardExampleAlgorithm": {"name": "IBT"}},
-            "cloudWorker": worker("work", "big-model", cloud, "cloud_inference.py"),
+            "cloudWorker": worker("work", models[1], cloud, "cloud_inference.py"),
         },
     }
 

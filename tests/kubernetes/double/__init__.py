@@ -2,8 +2,8 @@
 
 It keeps resource versions, uids, generations, conflicts, the status subresource, selectors, chunked lists, watches with
 bookmarks and 410, owner references, schemas (pruning, defaults, errors that name the field), RBAC and the printer
-columns as the real one does. It refuses what it does not know: server-side apply, CEL, `sendInitialEvents` and
-conversion between versions are for the real server alone.
+columns as the real one does. It refuses what it does not know: server-side apply, JSON patches, dry runs, foreground
+deletion, CEL, `sendInitialEvents` and conversion between versions are for the real server alone.
 """
 
 from tests.kubernetes.double.access import Rule

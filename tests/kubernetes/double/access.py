@@ -23,9 +23,9 @@ class Rule:
     namespaces: frozenset[str] | None = None
 
     @classmethod
-    def read(cls, rule: dict[str, Any], namespaces: Iterable[str] | None = None) -> Rule:
+    def read(cls, rule: dict[str, Any]) -> Rule:
         """Read a rule as manifests write it; a key `namespaces` in it limits it to those."""
-        limited = rule.get("namespaces", namespaces)
+        limited = rule.get("namespaces")
         return cls(
             verbs=frozenset(rule.get("verbs", ())),
             groups=frozenset(rule.get("apiGroups", ())),
@@ -76,7 +76,7 @@ class Refusal:
 
 ALL = Rule(verbs=frozenset("*"), groups=frozenset("*"), resources=frozenset("*"), paths=frozenset("*"))
 #: what every user may read
-_PUBLIC = ("/api", "/apis", "/version", "/healthz", "/readyz", "/livez", "/openapi")
+_PUBLIC = ("/api", "/apis", "/version", "/openapi")
 
 
 class Access:

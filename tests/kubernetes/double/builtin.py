@@ -21,7 +21,6 @@ RELEASE = "1.34"
 _FOLDER = f"kubernetes-json-schema/v{RELEASE}.0-local"
 _GROUPS = {
     "": "io.k8s.api.core",
-    "events.k8s.io": "io.k8s.api.events",
     "coordination.k8s.io": "io.k8s.api.coordination",
     "rbac.authorization.k8s.io": "io.k8s.api.rbac",
     "networking.k8s.io": "io.k8s.api.networking",

@@ -68,14 +68,6 @@ def _text(value: Any) -> str:
 
 
 def age(timestamp: str) -> str:
-    """Return how long ago something was, as kubectl shows it."""
-    then = datetime.fromisoformat(timestamp)
-    seconds = int((datetime.now(UTC) - then).total_seconds())
-    if seconds < 120:
-        return f"{max(0, seconds)}s"
-    minutes, hours = seconds // 60, seconds // 3600
-    if minutes < 180:
-        return f"{minutes}m{seconds % 60}s" if minutes < 10 and seconds % 60 else f"{minutes}m"
-    if hours < 48:
-        return f"{hours}h{minutes % 60}m" if hours < 8 and minutes % 60 else f"{hours}h"
-    return f"{hours // 24}d"
+    """Return how long ago something was, as kubectl shows it within two minutes."""
+    passed = datetime.now(UTC) - datetime.fromisoformat(timestamp)
+    return f"{max(0, int(passed.total_seconds()))}s"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -69,7 +69,6 @@ class Control:
         self._double = double
         self._faults: list[Fault] = []
         self.log: deque[Request] = deque(maxlen=LOG)
-        self.counts: Counter[str] = Counter()
 
     @property
     def access(self) -> Access:
@@ -111,7 +110,6 @@ class Control:
     async def meet(self, request: Request) -> tuple[Outcome, Fault | None]:
         """Note a request, and let the first fault that it matches strike."""
         self.log.append(request)
-        self.counts[request.verb] += 1
         self._faults = [fault for fault in self._faults if fault.left > 0]
         fault = next((each for each in self._faults if each.matches(request)), None)
         if fault is None:
@@ -125,6 +123,10 @@ class Control:
     def expire(self) -> None:
         """Forget the history of changes: watches and continued lists from before get 410."""
         self._double.store.expire()
+
+    def hasten_bookmarks(self, seconds: float) -> None:
+        """Send them so often."""
+        self._double.streams.bookmarks = seconds
 
     def break_watches(self, code: int | None = None) -> int:
         """End all open watches, in silence or with an ERROR event; return how many there were."""

@@ -12,8 +12,6 @@ from tests.kubernetes.double.poddefaults import pod_alone, pod_spec
 
 Body = dict[str, Any]
 _addresses = itertools.count(10)
-_NODE_INFO = ("machineID", "systemUUID", "bootID", "kernelVersion", "osImage", "containerRuntimeVersion",
-              "kubeletVersion", "kubeProxyVersion", "operatingSystem", "architecture")  # fmt: skip
 _EVENT: Body = {"source": {}, "firstTimestamp": None, "lastTimestamp": None, "eventTime": None,
                 "reportingComponent": "", "reportingInstance": ""}  # fmt: skip
 _ROLLING = {"maxUnavailable": "25%", "maxSurge": "25%"}
@@ -37,8 +35,8 @@ def fill(kind: Kind, body: Body) -> None:
             pod_alone(spec)
         case "deployments":
             _deployment(spec)
-        case "daemonsets" | "replicasets":
-            _workload(kind, spec)
+        case "daemonsets":
+            _daemon_set(spec)
         case "services":
             _service(spec)
         case "horizontalpodautoscalers":
@@ -68,14 +66,11 @@ def _deployment(spec: Body) -> None:
     _template(spec)
 
 
-def _workload(kind: Kind, spec: Body) -> None:
-    if kind.plural == "daemonsets":
-        spec.setdefault("revisionHistoryLimit", 10)
-        strategy = spec.setdefault("updateStrategy", {})
-        if strategy.setdefault("type", "RollingUpdate") == "RollingUpdate":
-            strategy["rollingUpdate"] = {"maxUnavailable": 1, "maxSurge": 0, **strategy.get("rollingUpdate", {})}
-    else:
-        spec.setdefault("replicas", 1)
+def _daemon_set(spec: Body) -> None:
+    spec.setdefault("revisionHistoryLimit", 10)
+    strategy = spec.setdefault("updateStrategy", {})
+    if strategy.setdefault("type", "RollingUpdate") == "RollingUpdate":
+        strategy["rollingUpdate"] = {"maxUnavailable": 1, "maxSurge": 0, **strategy.get("rollingUpdate", {})}
     _template(spec)
 
 
@@ -111,7 +106,7 @@ def begin(kind: Kind, body: Body) -> None:
         return
     match kind.plural:
         case "pods":
-            body["status"] = {"phase": "Pending", "qosClass": _class(body.get("spec", {}))}
+            body["status"] = {"phase": "Pending"}
         case "namespaces":
             body["spec"] = {"finalizers": ["kubernetes"]}
             body["status"] = {"phase": "Active"}
@@ -125,29 +120,14 @@ def begin(kind: Kind, body: Body) -> None:
                 spec.setdefault("clusterIP", f"10.96.{address // 250 % 250}.{address % 250 + 1}")
                 spec["clusterIPs"] = [spec["clusterIP"]]
             give_node_ports(spec, {})
-        case "ingresses":
-            body["status"] = {"loadBalancer": {}}
-        case "horizontalpodautoscalers":
-            body["status"] = {"desiredReplicas": 0, "currentMetrics": None}
         case "nodes":
             taint = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
             taints = body.setdefault("spec", {}).setdefault("taints", [])
             if taint not in taints:
                 taints.append(taint)
-            status = body.setdefault("status", {})
-            status.setdefault("daemonEndpoints", {"kubeletEndpoint": {"Port": 0}})
-            status["nodeInfo"] = {**dict.fromkeys(_NODE_INFO, ""), **status.get("nodeInfo", {})}
+            body.setdefault("status", {})
         case _ if kind.status and kind is not CRD:
             body["status"] = {}
-
-
-def _class(spec: Body) -> str:
-    containers = [*spec.get("containers", []), *spec.get("initContainers", [])]
-    asked = [c.get("resources", {}) for c in containers if isinstance(c, dict)]
-    if not any(r.get("requests") or r.get("limits") for r in asked):
-        return "BestEffort"
-    same = all({"cpu", "memory"} <= r.get("limits", {}).keys() and r.get("requests") == r["limits"] for r in asked)
-    return "Guaranteed" if same else "Burstable"
 
 
 def give_node_ports(spec: Body, old: Body) -> None:

@@ -32,7 +32,7 @@ class Kinds:
 
     def stored(self) -> dict[Storage, Kind]:
         """Return the kind in which each storage keeps its objects."""
-        return {kind.storage: kind for kind in self._by_path.values() if kind.stored_as is None}
+        return {kind.storage: kind for kind in self._by_path.values()}
 
     def _changed(self, storage: Storage, event: Event) -> None:
         if storage != CRD.storage:

@@ -25,8 +25,6 @@ def answer(path: str, kinds: list[Kind]) -> dict[str, Any] | None:
         return _openapi("/".join(parts[2:]), kinds)
     if parts[0] == "api" and len(parts) == 2:
         return _resources("", parts[1], kinds)
-    if parts[0] == "apis" and len(parts) == 2 and any(kind.group == parts[1] for kind in kinds):
-        return {"kind": "APIGroup", "apiVersion": "v1", **_group(parts[1], kinds)}
     if parts[0] == "apis" and len(parts) == 3:
         return _resources(parts[1], parts[2], kinds)
     return None

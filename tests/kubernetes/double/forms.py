@@ -8,11 +8,10 @@ import msgspec
 
 from tests.kubernetes.double.columns import columns_of, row
 from tests.kubernetes.double.errors import ApiError
-from tests.kubernetes.double.events import from_core
-from tests.kubernetes.double.kinds import EVENTS, Kind
+from tests.kubernetes.double.kinds import Kind
 from tests.kubernetes.double.store import Event, Version
 
-WHOLE, META, META_LIST, TABLE = "", "PartialObjectMetadata", "PartialObjectMetadataList", "Table"
+WHOLE, META, TABLE = "", "PartialObjectMetadata", "Table"
 META_VERSION = "meta.k8s.io/v1"
 _encode = msgspec.json.encode
 
@@ -27,22 +26,14 @@ def negotiated(accept: str) -> str:
         form = parameters.get("as", "")
         if not form:
             return WHOLE
-        if form in {META, META_LIST, TABLE} and (parameters.get("g"), parameters.get("v")) == ("meta.k8s.io", "v1"):
+        if form in {META, TABLE} and (parameters.get("g"), parameters.get("v")) == ("meta.k8s.io", "v1"):
             return form
     accepted = "application/json, application/yaml, application/vnd.kubernetes.protobuf"
     raise ApiError(406, "NotAcceptable", f"only the following media types are accepted: {accepted}", details={})
 
 
-def _refuse(form: str, what: str) -> ApiError:
-    return ApiError(406, "NotAcceptable", f"you requested {form}, but the requested object {what}", details={})
-
-
 def _meta(version: Version) -> dict[str, Any]:
     return {"kind": META, "apiVersion": META_VERSION, "metadata": version.metadata}
-
-
-def _whole(kind: Kind, version: Version) -> bytes:
-    return version.form("events", lambda v: from_core(v.body)) if kind is EVENTS else version.data
 
 
 def _item(kind: Kind, version: Version) -> bytes:
@@ -50,34 +41,28 @@ def _item(kind: Kind, version: Version) -> bytes:
     if kind.custom:
         return version.data
 
-    def bare(kept: Version) -> Any:
-        body = from_core(kept.body) if kind is EVENTS else kept.body
-        return {name: value for name, value in body.items() if name not in {"apiVersion", "kind"}}
+    return version.form("item", _bare)
 
-    return version.form(("item", kind is EVENTS), bare)
+
+def _bare(version: Version) -> Any:
+    return {name: value for name, value in version.body.items() if name not in {"apiVersion", "kind"}}
 
 
 def one(kind: Kind, version: Version, form: str) -> bytes:
-    if form == META_LIST:
-        raise _refuse(form, f"is not a list (*{kind.kind})")
     if form == META:
         return version.form(META, _meta)
     if form == TABLE:
         return _encode(table(kind, [version], {"resourceVersion": version.metadata["resourceVersion"]}))
-    return _whole(kind, version)
+    return version.data
 
 
 def many(kind: Kind, versions: list[Version], meta: dict[str, Any], form: str) -> bytes:
     if form == META:
-        raise _refuse(form, f"is a list (*{kind.kind}List)")
+        raise ApiError(406, "NotAcceptable", f"the requested object is a list (*{kind.kind}List)", details={})
     if form == TABLE:
         return _encode(table(kind, versions, meta))
-    if form == META_LIST:
-        head = {"kind": META_LIST, "apiVersion": META_VERSION, "metadata": meta}
-        items = [version.form(META, _meta) for version in versions]
-    else:
-        head = {"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": meta}
-        items = [_item(kind, version) for version in versions]
+    head = {"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": meta}
+    items = [_item(kind, version) for version in versions]
     return _encode(head)[:-1] + b',"items":[' + b",".join(items) + b"]}"
 
 
@@ -107,11 +92,9 @@ def added(kind: Kind, change: str, version: Version, form: str) -> bytes:
     return b'{"type":"' + change.encode() + b'","object":' + one(kind, version, form) + b"}\n"
 
 
-def bookmark(kind: Kind, rv: int, form: str) -> bytes:
+def bookmark(kind: Kind, rv: int) -> bytes:
     """Return the line that only tells how far the watch is."""
     body: dict[str, Any] = {"kind": kind.kind, "apiVersion": kind.api_version}
-    if form in {META, TABLE}:
-        body = {"kind": form, "apiVersion": META_VERSION}
     body["metadata"] = {"resourceVersion": str(rv), "creationTimestamp": None}
     return b'{"type":"BOOKMARK","object":' + _encode(body) + b"}\n"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.kubernetes.double.definitions import Kinds
 from tests.kubernetes.double.kinds import NAMESPACE, Kind
-from tests.kubernetes.double.removal import FOREGROUND, ORPHAN, Remover, Wish
+from tests.kubernetes.double.removal import Remover, Wish
 from tests.kubernetes.double.store import Event, Storage, Store, Version
 
 Named = tuple[Storage, tuple[str, str]]
@@ -41,8 +41,6 @@ class Garbage:
             elif named not in held or event.old is None:
                 held.add(named)
                 due.append(named)
-            if event.new is None or event.old is None:
-                due += self._waiting(version, owner)
         if event.new is None:
             due += self._dependents.get(meta["uid"], ())
             if meta.get("namespace"):
@@ -52,12 +50,6 @@ class Garbage:
         if due:
             self._due.update(dict.fromkeys(due))
             self._wake.set()
-
-    def _waiting(self, version: Version, owner: dict[str, Any]) -> list[Named]:
-        kind = self._kinds.of(owner.get("apiVersion", ""), owner.get("kind", ""))
-        if kind is None:
-            return []
-        return [(kind.storage, (version.metadata.get("namespace", "") if kind.namespaced else "", owner["name"]))]
 
     async def run(self) -> None:
         while True:
@@ -76,64 +68,20 @@ class Garbage:
         if meta.get("deletionTimestamp"):
             if kind is NAMESPACE:
                 self._empty(version)
-                return
-            finalizers = meta.get("finalizers") or []
-            if ORPHAN in finalizers:
-                self._orphan(version)
-                self._release(kind, version, ORPHAN)
-            elif FOREGROUND in finalizers and not self._delete_dependents(version):
-                self._release(kind, version, FOREGROUND)
             return
         owners = meta.get("ownerReferences") or []
         if not owners:
             return
-        alive = [owner for owner in owners if self._alive(version, owner)]
-        if not alive:
+        if not any(self._alive(version, owner) for owner in owners):
             self._remover.delete(kind, version.name, Wish(uid=meta["uid"]))
-        elif len(alive) < len(owners):
-            body = version.copy()
-            body["metadata"]["ownerReferences"] = alive
-            self._store.put(kind.storage, body)
 
     def _alive(self, version: Version, owner: dict[str, Any]) -> bool:
-        return any(
-            (found := self._store.get(*named)) is not None and found.metadata["uid"] == owner["uid"]
-            for named in self._waiting(version, owner)
-        )
-
-    def _release(self, kind: Kind, version: Version, finalizer: str) -> None:
-        body = version.copy()
-        left = [each for each in body["metadata"].get("finalizers", ()) if each != finalizer]
-        body["metadata"].pop("finalizers", None)
-        if left:
-            body["metadata"]["finalizers"] = left
-            self._store.put(kind.storage, body)
-        elif not body["metadata"].get("deletionGracePeriodSeconds"):
-            self._store.remove(kind.storage, version.name, body)
-
-    def _delete_dependents(self, version: Version) -> bool:
-        """Ask for the dependents' deletion, and say whether there are still any."""
-        left = False
-        for storage, name in list(self._dependents.get(version.metadata["uid"], ())):
-            kind, found = self._kinds.stored().get(storage), self._store.get(storage, name)
-            if kind is None or found is None:
-                continue
-            if not found.metadata.get("deletionTimestamp"):
-                self._remover.delete(kind, name, Wish(policy="Foreground"))
-            left = True
-        return left
-
-    def _orphan(self, version: Version) -> None:
-        for storage, name in list(self._dependents.get(version.metadata["uid"], ())):
-            found = self._store.get(storage, name)
-            if found is not None:
-                body = found.copy()
-                owners = [o for o in body["metadata"].get("ownerReferences", ()) if o["uid"] != version.metadata["uid"]]
-                body["metadata"].pop("ownerReferences", None)
-                if owners:
-                    body["metadata"]["ownerReferences"] = owners
-                self._store.put(storage, body)
-        self._dependents.pop(version.metadata["uid"], None)
+        kind = self._kinds.of(owner.get("apiVersion", ""), owner.get("kind", ""))
+        if kind is None:
+            return False
+        namespace = version.metadata.get("namespace", "") if kind.namespaced else ""
+        found = self._store.get(kind.storage, (namespace, owner["name"]))
+        return found is not None and bool(found.metadata["uid"] == owner["uid"])
 
     def _empty(self, namespace: Version) -> None:
         name, left = namespace.metadata["name"], False

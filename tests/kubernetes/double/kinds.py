@@ -28,8 +28,6 @@ class Kind:
     unconditional: bool = True
     #: whether DELETE answers with the object rather than with a Status
     returns_deleted: bool = False
-    #: the storage that it shares with the same objects in another group
-    stored_as: tuple[str, str] | None = None
     schema: Schema | None = None
     columns: tuple[dict[str, Any], ...] = ()
     fields: tuple[str, ...] = ()
@@ -44,7 +42,7 @@ class Kind:
 
     @property
     def storage(self) -> tuple[str, str]:
-        return self.stored_as or (self.group, self.plural)
+        return self.group, self.plural
 
     @property
     def custom(self) -> bool:
@@ -74,7 +72,6 @@ POD = _core(
     "Pod", "pods", "po", **_WORKLOAD, returns_deleted=True,
     fields=("spec.nodeName", "status.phase", "spec.schedulerName", "spec.restartPolicy"),
 )  # fmt: skip
-EVENTS = _of("events.k8s.io", "v1", "Event", "events", "ev", stored_as=("", "events"))
 BUILT_IN: tuple[Kind, ...] = (
     NAMESPACE,
     _core("Node", "nodes", "no", namespaced=False, status=True, fields=("spec.unschedulable",)),
@@ -84,10 +81,8 @@ BUILT_IN: tuple[Kind, ...] = (
     _core("ConfigMap", "configmaps", "cm"),
     _core("ServiceAccount", "serviceaccounts", "sa", returns_deleted=True),
     _core("Event", "events", "ev", fields=_EVENT_FIELDS),
-    EVENTS,
     _of("apps", "v1", "Deployment", "deployments", "deploy", **_WORKLOAD),
     _of("apps", "v1", "DaemonSet", "daemonsets", "ds", **_WORKLOAD),
-    _of("apps", "v1", "ReplicaSet", "replicasets", "rs", **_WORKLOAD),
     _of("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", "hpa", status=True),
     _of("coordination.k8s.io", "v1", "Lease", "leases", unconditional=False),
     _of("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", "pdb", **_STATED, unconditional=False),

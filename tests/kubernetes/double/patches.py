@@ -1,4 +1,4 @@
-"""JSON merge patches (RFC 7386), JSON patches (RFC 6902), and kubectl's strategic merge for built-in kinds."""
+"""JSON merge patches (RFC 7386), and kubectl's strategic merge for built-in kinds."""
 
 from __future__ import annotations
 
@@ -7,12 +7,7 @@ from typing import Any
 
 from tests.kubernetes.double.errors import ApiError, bad_request
 
-MERGE, JSON, STRATEGIC, APPLY = (
-    "application/merge-patch+json",
-    "application/json-patch+json",
-    "application/strategic-merge-patch+json",
-    "application/apply-patch+yaml",
-)
+MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
 #: lists of built-in kinds that are merged item by item, and the field that tells items apart
 _KEYS = {
     "containers": ("name",), "initContainers": ("name",), "ephemeralContainers": ("name",), "env": ("name",),
@@ -23,16 +18,14 @@ _KEYS = {
 
 
 def patched(content_type: str, current: dict[str, Any], patch: Any, *, custom: bool) -> dict[str, Any]:
-    """Return the object after the patch. Raises ApiError (415, 400, 422)."""
+    """Return the object after the patch. Raises ApiError (415, 400)."""
     form = content_type.partition(";")[0].strip()
-    if form == JSON:
-        return json_patch(current, patch)
     if form in {MERGE, STRATEGIC} and not (form == STRATEGIC and custom):
         if not isinstance(patch, dict):
             raise bad_request("the patch is not an object")
         merged: dict[str, Any] = merge(current, patch) if form == MERGE else strategic(current, patch)
         return merged
-    accepted = ", ".join([JSON, MERGE, *([] if custom else [STRATEGIC])])
+    accepted = ", ".join([MERGE, *([] if custom else [STRATEGIC])])
     said = f"the body of the request was in an unknown format - accepted media types include: {accepted}"
     raise ApiError(415, "UnsupportedMediaType", said)
 
@@ -94,63 +87,3 @@ def _lists(name: str, current: list[Any], patch: list[Any]) -> list[Any]:
         else:
             merged[at] = strategic(merged[at], item)
     return merged
-
-
-def json_patch(current: dict[str, Any], operations: Any) -> dict[str, Any]:
-    """Apply a JSON patch: all of it or nothing."""
-    root = {"": copy.deepcopy(current)}
-    try:
-        for each in operations:
-            _operate(root, each)
-    except (KeyError, IndexError, ValueError, TypeError, AttributeError) as problem:
-        said = "the server rejected our request due to an error in our request"
-        raise ApiError(422, "Invalid", said, details={}) from problem
-    return root[""]
-
-
-def _operate(root: dict[str, Any], operation: dict[str, Any]) -> None:
-    op, path = operation["op"], operation["path"]
-    if op == "test":
-        if _find(root, path) != operation["value"]:
-            raise ValueError(path)
-    elif op == "remove":
-        _take(root, path)
-    elif op == "replace":
-        _take(root, path)
-        _add(root, path, operation["value"])
-    elif op == "add":
-        _add(root, path, operation["value"])
-    elif op == "move":
-        _add(root, path, _take(root, operation["from"]))
-    elif op == "copy":
-        _add(root, path, copy.deepcopy(_find(root, operation["from"])))
-    else:
-        raise ValueError(op)
-
-
-def _steps(path: str) -> list[str]:
-    return [step.replace("~1", "/").replace("~0", "~") for step in path.split("/")]
-
-
-def _find(value: Any, path: str) -> Any:
-    for step in _steps(path):
-        value = value[int(step)] if isinstance(value, list) else value[step]
-    return value
-
-
-def _parent(root: Any, path: str) -> tuple[Any, str]:
-    above, _, last = path.rpartition("/")
-    return (root, path) if not path else (_find(root, above), _steps(last)[0])
-
-
-def _take(root: Any, path: str) -> Any:
-    parent, last = _parent(root, path)
-    return parent.pop(int(last)) if isinstance(parent, list) else parent.pop(last)
-
-
-def _add(root: Any, path: str, value: Any) -> None:
-    parent, last = _parent(root, path)
-    if isinstance(parent, list):
-        parent.insert(len(parent) if last == "-" else int(last), value)
-    else:
-        parent[last] = value

@@ -50,42 +50,22 @@ def _container(container: Body) -> None:
     for port in container.get("ports", []):
         port.setdefault("protocol", "TCP")
     for env in container.get("env", []):
-        source = env.get("valueFrom") or {}
-        if field := source.get("fieldRef"):
+        if field := (env.get("valueFrom") or {}).get("fieldRef"):
             field.setdefault("apiVersion", "v1")
-        if resource := source.get("resourceFieldRef"):
-            resource.setdefault("divisor", "0")
     for name in ("livenessProbe", "readinessProbe", "startupProbe"):
         if probe := container.get(name):
             for key, value in _PROBE.items():
                 probe.setdefault(key, value)
-            _handler(probe)
-    for hook in (container.get("lifecycle") or {}).values():
-        if isinstance(hook, dict):
-            _handler(hook)
-
-
-def _handler(handler: Body) -> None:
-    if get := handler.get("httpGet"):
-        get.setdefault("path", "/")
-        get.setdefault("scheme", "HTTP")
-    if grpc := handler.get("grpc"):
-        grpc.setdefault("service", "")
+            if get := probe.get("httpGet"):
+                get.setdefault("path", "/")
+                get.setdefault("scheme", "HTTP")
 
 
 def _volume(volume: Body) -> None:
-    for source in ("secret", "configMap", "projected", "downwardAPI"):
+    for source in ("secret", "configMap"):
         if source in volume:
             volume[source].setdefault("defaultMode", 0o644)
     if "hostPath" in volume:
         volume["hostPath"].setdefault("type", "")
     if len(volume) == 1:
         volume["emptyDir"] = {}
-    fields = [*(volume.get("downwardAPI") or {}).get("items", [])]
-    for each in (volume.get("projected") or {}).get("sources", []):
-        fields += (each.get("downwardAPI") or {}).get("items", [])
-        if token := each.get("serviceAccountToken"):
-            token.setdefault("expirationSeconds", 3600)
-    for item in fields:
-        if "fieldRef" in item:
-            item["fieldRef"].setdefault("apiVersion", "v1")

@@ -1,4 +1,4 @@
-"""The rules of deletion: preconditions, finalizers, a pod's grace, and the policies of the garbage collector."""
+"""The rules of deletion: preconditions, finalizers, a pod's grace. Dependents go in the background."""
 
 from __future__ import annotations
 
@@ -10,36 +10,26 @@ from tests.kubernetes.double import errors
 from tests.kubernetes.double.kinds import NAMESPACE, POD, Kind
 from tests.kubernetes.double.store import Store, Version
 
-ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Wish:
     """What a DeleteOptions says."""
 
     uid: str | None = None
-    resource_version: str | None = None
-    policy: str = "Background"
     grace: int | None = None
-    dry_run: bool = False
 
     @classmethod
     def read(cls, body: dict[str, Any], query: dict[str, str]) -> Wish:
         """Read body and query; the body wins."""
         preconditions = body.get("preconditions") or {}
         policy = body.get("propagationPolicy") or query.get("propagationPolicy") or "Background"
-        if (body.get("orphanDependents") or query.get("orphanDependents")) in {True, "true"}:
-            policy = "Orphan"
-        if policy not in {"Background", "Foreground", "Orphan"}:
+        if policy != "Background":
             said = f'DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: Unsupported value: "{policy}"'
             raise errors.ApiError(422, "Invalid", said, details={})
         grace = body.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
         return cls(
             uid=preconditions.get("uid"),
-            resource_version=preconditions.get("resourceVersion"),
-            policy=policy,
             grace=None if grace is None else int(grace),
-            dry_run=bool(body.get("dryRun") or query.get("dryRun")),
         )
 
 
@@ -58,14 +48,9 @@ class Remover:
         body = version.copy()
         meta = body["metadata"]
         grace = _grace(kind, body, wish)
-        finalizers = list(meta.get("finalizers") or [])
-        for policy, finalizer in (("Orphan", ORPHAN), ("Foreground", FOREGROUND)):
-            if wish.policy == policy and finalizer not in finalizers:
-                finalizers.append(finalizer)
-        held = bool(finalizers) or kind is NAMESPACE
+        held = bool(meta.get("finalizers")) or kind is NAMESPACE
         if not held and grace == 0:
-            if not wish.dry_run:
-                self._store.remove(kind.storage, name, body)
+            self._store.remove(kind.storage, name, body)
             return Version(body), True
         if not meta.get("deletionTimestamp"):
             at = datetime.now(UTC) + timedelta(seconds=grace)
@@ -74,11 +59,9 @@ class Remover:
             if meta.get("generation"):
                 meta["generation"] += 1
         meta["deletionGracePeriodSeconds"] = min(grace, meta.get("deletionGracePeriodSeconds", grace))
-        if finalizers:
-            meta["finalizers"] = finalizers
         if kind is NAMESPACE:
             body["status"] = {**body.get("status", {}), "phase": "Terminating"}
-        if body != version.body and not wish.dry_run:
+        if body != version.body:
             version = self._store.put(kind.storage, body)
         return version, False
 
@@ -89,12 +72,6 @@ class Remover:
             said = (
                 f"the UID in the precondition ({wish.uid}) does not match the UID in record ({meta['uid']}). "
                 "The object might have been deleted and then recreated"
-            )
-            raise errors.conflict(kind, meta["name"], said)
-        if wish.resource_version is not None and wish.resource_version != meta["resourceVersion"]:
-            said = (
-                f"the ResourceVersion in the precondition ({wish.resource_version}) does not match the ResourceVersion "
-                f"in record ({meta['resourceVersion']}). The object might have been modified"
             )
             raise errors.conflict(kind, meta["name"], said)
 

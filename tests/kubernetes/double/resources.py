@@ -7,14 +7,12 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
-from ruamel.yaml import YAML
 
 from tests.kubernetes.double import errors, forms
 from tests.kubernetes.double.control import Request
 from tests.kubernetes.double.definitions import establish
 from tests.kubernetes.double.errors import ApiError
-from tests.kubernetes.double.events import from_core
-from tests.kubernetes.double.kinds import CRD, EVENTS, Kind
+from tests.kubernetes.double.kinds import CRD, Kind
 from tests.kubernetes.double.owners import Owners
 from tests.kubernetes.double.patches import patched
 from tests.kubernetes.double.removal import Remover, Wish
@@ -45,6 +43,8 @@ class Resources:
         known = {"", "status"} if kind.status else {""}
         if request.subresource not in known:
             raise errors.no_such_page()
+        if request.query.get("dryRun"):
+            raise errors.bad_request("this server makes no dry runs")
         name = (request.namespace, request.name)
         match request.verb:
             case "get":
@@ -64,8 +64,6 @@ class Resources:
                 if gone and not kind.returns_deleted:
                     return _json(msgspec.json.encode(_success(kind, version)))
                 return _json(forms.one(kind, version, form))
-            case "deletecollection":
-                return await self._delete_all(http, request, kind, form)
         raise ApiError(*_NOT_ALLOWED)
 
     def _create(self, request: Request, kind: Kind, body: Body, form: str) -> web.Response:
@@ -77,7 +75,7 @@ class Resources:
             establish(body)
         self._owners.check(request.user, kind, request.namespace, body)
         version = self._writer.create(kind, request.namespace, body, options)
-        return _json(forms.one(kind, version, form), 201, options)
+        return _json(forms.one(kind, version, form), 201)
 
     async def _update(self, http: web.Request, request: Request, kind: Kind, form: str) -> web.Response:
         body = await _body(http)
@@ -85,18 +83,14 @@ class Resources:
         name = (request.namespace, request.name)
 
         def make(current: Body) -> Body:
-            if request.verb == "update":
-                new = body
-            else:
-                shown = from_core(current) if kind is EVENTS else current
-                new = patched(http.content_type, shown, body, custom=kind.custom)
+            new = body if request.verb == "update" else patched(http.content_type, current, body, custom=kind.custom)
             if not request.subresource:
                 self._owners.check(request.user, kind, request.namespace, new, current)
             return new
 
         replace = request.verb == "update"
         version = self._writer.update(kind, name, make, request.subresource, options, replace=replace)
-        return _json(forms.one(kind, version, form), 200, options)
+        return _json(forms.one(kind, version, form))
 
     def _list(self, request: Request, kind: Kind, form: str) -> bytes:
         query = request.query
@@ -116,8 +110,6 @@ class Resources:
             details["retryAfterSeconds"] = 1  # type: ignore[assignment]
             said = f"Timeout: Too large resource version: {wanted}, current: {rv}"
             raise ApiError(504, "Timeout", said, details=details)
-        elif wanted and query.get("resourceVersionMatch") == "Exact":
-            rv = int(wanted)
         objects = self._store.at(kind.storage, rv) if rv != self._store.rv else self._store.table(kind.storage).objects
         if objects is None:
             if not token:
@@ -135,14 +127,6 @@ class Resources:
             meta.setdefault("continue", "")
         return forms.many(kind, found, meta, form)
 
-    async def _delete_all(self, http: web.Request, request: Request, kind: Kind, form: str) -> web.Response:
-        wish = Wish.read(await _body(http, empty=True), request.query)
-        matches = selected(kind, request.query.get("labelSelector", ""), request.query.get("fieldSelector", ""))
-        found = _chosen(self._store.table(kind.storage).objects, request.namespace, matches)
-        for version in found:
-            self._remover.delete(kind, version.name, wish)
-        return _json(forms.many(kind, found, {"resourceVersion": str(self._store.rv)}, form))
-
 
 def _chosen(objects: dict[Name, Version], namespace: str, matches: Matches | None) -> list[Version]:
     here = [objects[name] for name in sorted(objects) if not namespace or name[0] == namespace]
@@ -158,27 +142,20 @@ async def _body(http: web.Request, *, empty: bool = False) -> Any:
     if empty and not data:
         return {}
     try:
-        if "yaml" in http.content_type:
-            return YAML(typ="safe").load(data)
         return msgspec.json.decode(data)
     except Exception as problem:
         raise errors.bad_request(f"error decoding the body: {problem}") from problem
 
 
-def _json(data: bytes, code: int = 200, options: Options | None = None) -> web.Response:
-    headers = [("Warning", f'299 - "{_quoted(text)}"') for text in (options.warnings if options else [])]
-    return web.Response(status=code, body=data, content_type="application/json", headers=headers)
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
+def _json(data: bytes, code: int = 200) -> web.Response:
+    return web.Response(status=code, body=data, content_type="application/json")
 
 
 def _options(request: Request) -> Options:
     query = request.query
     manager = query.get("fieldManager") or request.agent.partition("/")[0] or "unknown"
     validation = query.get("fieldValidation") or "Warn"
-    return Options(dry_run=query.get("dryRun") == "All", validation=validation, manager=manager[:128])
+    return Options(validation=validation, manager=manager[:128])
 
 
 def _success(kind: Kind, version: Version) -> Body:

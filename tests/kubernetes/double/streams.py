@@ -120,7 +120,7 @@ class Stream:
             if bookmarks and (time.monotonic() >= mark or late):
                 mark += bookmarks
                 self._at = max(self._at, self._store.rv)
-                lines.append(forms.bookmark(self._kind, self._at, self._form))
+                lines.append(forms.bookmark(self._kind, self._at))
             if data := b"".join(lines):
                 await write(data)
             if late:

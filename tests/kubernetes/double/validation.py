@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.kubernetes.double import names
 from tests.kubernetes.double.builtin import required_causes
-from tests.kubernetes.double.errors import Cause, duplicate, invalid, required, unsupported
-from tests.kubernetes.double.kinds import CRD, EVENTS, Kind
+from tests.kubernetes.double.errors import Cause, duplicate, forbidden, invalid, required, unsupported
+from tests.kubernetes.double.kinds import CRD, Kind
 from tests.kubernetes.double.podvalidation import pod_causes, pod_changes
 
 Body = dict[str, Any]
@@ -22,7 +22,7 @@ def causes_of(kind: Kind, body: Body, old: Body | None, *, status_only: bool) ->
     if kind.schema:
         unchanged = old is not None and {**body, "metadata": 0} == {**old, "metadata": 0}
         return causes + ([] if unchanged else kind.schema.causes(body))
-    if old is not None and body.get("spec") == old.get("spec") and kind is not EVENTS:
+    if old is not None and body.get("spec") == old.get("spec"):
         return causes
     causes += required_causes(kind, body)
     check = _CHECKS.get(kind.storage)
@@ -139,17 +139,9 @@ def _event(body: Body) -> list[Cause]:
     where = about.get("namespace", "")
     if where != body["metadata"]["namespace"] and (where or body["metadata"]["namespace"] != "default"):
         return [invalid("involvedObject.namespace", where, "does not match event.namespace")]
-    if not body.get("eventTime"):
-        return []
-    needed = ("reportingComponent", "reportingInstance", "action", "reason")
-    causes = [required(field) for field in needed if not body.get(field)]
-    long = [field for field in ("reportingInstance", "action", "reason") if len(body.get(field, "")) > 128]
-    causes += [invalid(field, "", "can have at most 128 characters") for field in long]
-    if len(body.get("message", "")) > 1024:
-        causes.append(invalid("message", "", "can have at most 1024 characters"))
-    if body.get("type") not in {"Normal", "Warning"}:
-        causes.append(invalid("type", "", f"has invalid value: {body.get('type')}"))
-    return causes
+    if body.get("eventTime"):
+        return [forbidden("eventTime", "series of events are for the real server alone")]
+    return []
 
 
 def _definition(body: Body) -> list[Cause]:
@@ -168,7 +160,6 @@ def _definition(body: Body) -> list[Cause]:
 _CHECKS = {
     ("apps", "deployments"): _workload,
     ("apps", "daemonsets"): _workload,
-    ("apps", "replicasets"): _workload,
     ("", "pods"): lambda body: pod_causes(body["spec"], "spec"),
     ("", "services"): _service,
     ("", "events"): _event,

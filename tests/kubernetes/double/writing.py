@@ -5,10 +5,9 @@ Everything here is synchronous, so one request is one transaction.
 
 from __future__ import annotations
 
-import secrets
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -16,8 +15,7 @@ import msgspec
 from tests.kubernetes.double import builtin, errors
 from tests.kubernetes.double.defaults import begin, carry_over, fill
 from tests.kubernetes.double.errors import ApiError
-from tests.kubernetes.double.events import to_core
-from tests.kubernetes.double.kinds import CRD, EVENTS, NAMESPACE, Kind
+from tests.kubernetes.double.kinds import CRD, NAMESPACE, Kind
 from tests.kubernetes.double.names import new_finalizers
 from tests.kubernetes.double.store import Store, Version
 from tests.kubernetes.double.validation import causes_of, changes_of
@@ -32,10 +30,8 @@ _OWN = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletion
 class Options:
     """Query parameters of a write."""
 
-    dry_run: bool = False
     validation: str = "Warn"
     manager: str = "unknown"
-    warnings: list[str] = field(default_factory=list)
 
 
 class Writer:
@@ -52,8 +48,6 @@ class Writer:
             raise ApiError(500, "", "resourceVersion should not be set on objects to be created")
         for name in _OWN:
             meta.pop(name, None)
-        if not meta.get("name") and meta.get("generateName"):
-            meta["name"] = meta["generateName"][:58] + secrets.token_hex(3)[:5]
         self._into(kind, namespace, meta.get("name", ""))
         meta |= {"uid": str(uuid.uuid4()), "creationTimestamp": now()}
         if kind.generation:
@@ -63,7 +57,7 @@ class Writer:
         if self._store.get(kind.storage, (namespace, meta["name"])) is not None:
             raise errors.already_exists(kind, meta["name"])
         _managed(kind, body, options, "")
-        return self._keep(kind, body, options)
+        return self._keep(kind, body)
 
     def update(
         self,
@@ -102,7 +96,7 @@ class Writer:
         if _same(body, old.body):
             return old
         _managed(kind, body, options, subresource)
-        return self._keep(kind, body, options)
+        return self._keep(kind, body)
 
     def _settle(self, kind: Kind, old: Version, body: Body) -> None:
         """Carry over what a write to the main resource cannot change, and count the change."""
@@ -140,12 +134,9 @@ class Writer:
         elif rv != old.metadata["resourceVersion"]:
             raise errors.conflict(kind, name)
 
-    def _keep(self, kind: Kind, body: Body, options: Options) -> Version:
+    def _keep(self, kind: Kind, body: Body) -> Version:
         meta = body["metadata"]
         key = (meta.get("namespace", ""), meta["name"])
-        if options.dry_run:
-            meta.setdefault("resourceVersion", "0")
-            return Version(body)
         if meta.get("deletionTimestamp") and not _held(kind, body):
             self._store.remove(kind.storage, key, body)
             return Version(body)
@@ -186,17 +177,10 @@ class Writer:
         else:
             body, dropped = builtin.decode(kind, sent)
             body.setdefault("metadata", {})
-            if kind is EVENTS:
-                if not body.get("eventTime"):
-                    name = body["metadata"].get("name", "")
-                    raise errors.invalid_object(kind, name, [errors.required("eventTime")])
-                body = to_core(body)
             fill(kind, body)
         if dropped and options.validation == "Strict":
             said = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: '
             raise errors.bad_request(said + builtin.unknown_fields(dropped))
-        if options.validation == "Warn":
-            options.warnings += [f'unknown field "{path}"' for path in dropped]
         return body
 
     @staticmethod
