@@ -35,6 +35,7 @@ async def test_attack_18_code_in_a_file_never_runs(kind: str, tmp_path: Path) ->
     path.write_bytes(strangers(trap)[kind])
     with pytest.raises(UnsafeModelError, match="export it to ONNX"):
         open_model(path, SPEC)
+    assert (await try_model(path, "{}")).reason == TrialReason.UNSAFE
     assert not trap.exists()
 
 

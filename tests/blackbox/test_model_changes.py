@@ -11,7 +11,7 @@ import pytest
 
 from halimede.bus.memory import MemoryBroker
 from tests.blackbox.models import EASY, HARD, FromFile, big, onnx_spec, small, write_desired
-from tests.blackbox.requester import asking
+from tests.blackbox.requester import REQUESTED, asking, serving
 from tests.blackbox.world import Kind, World, frame
 from tests.waiting import eventually
 
@@ -172,3 +172,39 @@ async def test_a_change_under_load_costs_no_hard_frame_its_answer(world: World) 
 async def test_without_a_file_a_worker_reports_no_model(world: World) -> None:
     async with world.worker("cloud", "c0", big()):
         assert all(info.model is None for info in world.infos["c0"])
+
+
+async def test_a_model_that_cannot_be_opened_changes_nothing_but_the_report(world: World) -> None:
+    desired = Desired(world, "e0")
+    desired.write("a")
+    async with world.worker("edge", "e0", FromFile, **desired.environ):
+        await desired.taken("a")
+        desired.write("bad")
+        await eventually(lambda: world.model("e0").reason == "ModelInvalid")
+        model = world.model("e0")
+        assert (model.version, model.refused) == ("v-a", b"bad".hex() * 2)
+        assert "this is no model" in model.message
+        assert (await world.ask(EASY)).label == "a"
+        desired.write("c")
+        await desired.taken("c")
+        assert (await world.ask(EASY)).label == "c"
+
+
+@pytest.mark.parametrize("kind", REQUESTED)
+async def test_a_worker_that_answers_requests_changes_its_model(world: World, of: Any, kind: Kind) -> None:
+    desired = of("c0")
+    desired.write("a")
+    async with serving(world, kind, desired.estimator, **desired.environ):
+        await desired.taken("a")
+        requester = await asking(world)
+        replies = [await requester.ask(frame(EASY))]
+        desired.write("b")
+        while world.model("c0").version != "v-b":
+            replies.append(await requester.ask(frame(EASY)))
+        replies += [await requester.ask(frame(EASY)) for _ in range(5)]
+        assert {(r.prediction.label if r.prediction else None, r.model) for r in replies} == {
+            ("a", "v-a"),
+            ("b", "v-b"),
+        }
+        assert replies[-1].model == "v-b"
+        assert {reply.error for reply in replies} == {""}

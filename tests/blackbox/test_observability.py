@@ -26,6 +26,7 @@ async def test_a_worker_is_ready_while_it_is_connected(world: World, kind: Kind)
         await eventually(lambda: ready_is(200))
         world.buses.cut("w0")
         await eventually(lambda: ready_is(503))
+        assert "is not connected" in (await asked(session, url, "readyz"))[1]["broker"]
         assert (await asked(session, url, "healthz"))[0] == 200
         world.buses.heal("w0")
         await eventually(lambda: ready_is(200))

@@ -110,3 +110,23 @@ async def test_a_tier_can_judge_samples_before_its_model(world: World) -> None:
         await world.knows("c0", "c1")
         requester = await asking(world)
         assert (await requester.ask(frame(EASY))).by == "c1"
+
+
+async def test_a_request_that_is_sent_again_while_the_next_tier_has_it_asks_it_once(world: World) -> None:
+    cloud = ScriptedCloud(world, tier="cloud")
+    await cloud.start()
+    model = gate()
+    async with world.worker("tier", "c0", model):
+        await world.knows("c0", "scripted")
+        requester = await asking(world)
+        body = frame(HARDEST)
+        await requester.send(body, b"first")
+        await cloud.asked(1)
+        await requester.send(body, b"second")
+        await requester.received()
+        await cloud.answer(0)
+        (reply,) = await requester.replies(1)
+        assert (reply.by, requester.got[0].correlation) == ("scripted", b"second")
+        again = await requester.ask(body, b"third")
+        assert (again.by, again.prediction) == ("scripted", reply.prediction)
+        assert (len(cloud.requests), model.seen) == (1, [HARDEST])

@@ -235,6 +235,7 @@ async def test_first_weights_come_from_a_model_and_wrong_ones_are_a_condition(sh
     await client.apply(training("initial", trainer=code, initial={"name": "wrong-weights"}, rounds=1))
     found = await until(client, "initial", lambda s: reason(s) == "InitialWeightsInvalid")
     assert found["phase"] == "Failed"
+    assert "give a file of tensors that fit the trainer" in found["conditions"][-1]["message"]
     await client.apply(training("initial", trainer=code, initial={"name": "right-weights"}, rounds=1))
     found = await until(client, "initial", lambda s: s.get("phase") == "Done")
     await gone(client, "initial")

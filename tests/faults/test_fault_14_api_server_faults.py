@@ -77,6 +77,7 @@ async def test_what_happens_while_no_watch_works_is_found_by_comparing_lists(tmp
         fault = s.control.fail(500, times=10**9, matches=watches)
         s.control.break_watches()
         await eventually(lambda: fault.struck > 0, PATIENCE)
+        await eventually(lambda: s.gm.cluster is not None and "500" in s.gm.cluster.check(), PATIENCE)
         await s.w.delete()
         await s.w.apply(model("other"), s.w.service("second"))
         await s.api.client.delete("Deployment", s.w.namespace, EDGE)
@@ -88,6 +89,7 @@ async def test_what_happens_while_no_watch_works_is_found_by_comparing_lists(tmp
             return await s.w.find() is None and await s.w.object("Deployment", EDGE) is None
 
         await eventually(gone, PATIENCE)
+        await eventually(lambda: s.gm.cluster is not None and s.gm.cluster.check() == "", PATIENCE)
 
 
 @pytest.mark.parametrize("how", ["drop", "lose"])
@@ -152,7 +154,7 @@ async def test_a_resource_that_is_edited_all_the_time_gets_its_last_status_and_f
 async def test_a_server_that_is_away_for_long_costs_the_lead_and_nothing_that_runs(tmp_path: Path) -> None:
     async with on_double(tmp_path) as api, world(api, play=False) as w:
         w.timing = {"duration_s": 4.0, "give_up_s": 2.0, "retry_s": 0.5}
-        async with w.player, w.gm() as gm, w.node(w.edge), w.node(w.cloud):
+        async with w.player, w.gm() as gm, w.node(w.edge) as edge, w.node(w.cloud):
             await w.apply_all()
             await w.reaches("Running")
             before = (await w.made("Deployment", EDGE))["metadata"]
@@ -161,6 +163,7 @@ async def test_a_server_that_is_away_for_long_costs_the_lead_and_nothing_that_ru
             await api.control.stop()
             await eventually(lambda: gm.lost and not gm.leads, PATIENCE)
             await asyncio.sleep(3.0)
+            assert w.key() in edge.holds
             await api.control.start()
             await eventually(lambda: gm.leads, PATIENCE)
             assert gm.elector.epoch > epoch

@@ -410,6 +410,7 @@ async def test_fault_42_a_services_own_code_gets_a_model_without_its_weights(tmp
         await node.gm.insert(body, own)
         status = await node.gm.reaches(SMALL, "Ready", "ModelInvalid")
         assert "pack all of them into an archive" in status.message
+        assert ("covers only the model file" in status.message) is with_digest
         await in_time(lambda: node.launcher.alive)
         weights.write_bytes(content)
         await node.gm.insert(body)
@@ -445,3 +446,21 @@ async def test_fault_42_a_changed_file_is_used_within_a_minute_unless_it_fails(t
         assert node.gm.statuses[HELMET].phase != "Failed"
         file.write_bytes(b"mended, and used")
         await eventually(lambda: (node.gm.statuses[SMALL].model or second).digest != second.digest, 120)
+
+
+@pytest.mark.simulated
+async def test_fault_42_a_script_that_was_removed_is_a_condition_until_it_is_back(tmp_path: Path) -> None:
+    script, node, body = with_script(tmp_path)
+
+    def reason() -> tuple[str, str]:
+        worker = next(worker for worker in node.gm.statuses[HELMET].workers if worker.role == "edge")
+        return worker.phase, worker.reason
+
+    async with node.gm.running(), node.lc():
+        await node.gm.insert(model(), body)
+        await eventually(lambda: HELMET in node.gm.statuses and reason() == ("Running", ""))
+        script.unlink()
+        await eventually(lambda: reason() == ("Running", "CodeMissing"), 2 * FILE_PERIOD_S)
+        script.write_text("first = 1\n")
+        await eventually(lambda: reason() == ("Running", ""), 2 * FILE_PERIOD_S)
+        assert len(node.launcher.started) == 1

@@ -164,3 +164,12 @@ async def test_on_kubernetes_home_assistant_only_sees_them(tmp_path: Path, monke
         await w.set(f"{NODE}/drained", b"ON")
         await asyncio.sleep(10)
         assert not await w.is_drained()
+
+
+@pytest.mark.parametrize("payload", [b"", b"toggle", b"\xff" * 1000])
+async def test_a_command_that_makes_no_sense_changes_nothing_and_is_shown(tmp_path: Path, payload: bytes) -> None:
+    async with control_world(tmp_path) as w:
+        await w.shows(f"{NODE}/drained", b"OFF")
+        await w.set(f"{NODE}/drained", payload)
+        await eventually(lambda: b"send ON or OFF" in (w.core.state("system/last_problem") or b""))
+        assert not await w.is_drained()

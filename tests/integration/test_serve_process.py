@@ -26,7 +26,7 @@ from halimede.serving.server import main
 from services.broker import MosquittoProcess
 from tests.inbox import Inbox
 from tests.scraping import scrape
-from tests.serving_world import ROOT, Server, adds, server, wish
+from tests.serving_world import ROOT, Server, adds, counts, server, wish
 from tests.simulated import eventually
 from tests.waiting import patience
 
@@ -177,3 +177,21 @@ async def test_a_users_own_estimator_answers_pictures(tmp_path: Path) -> None:
         async with session.post(f"{made.http}/v2/models/m/infer", json={"inputs": [given]}) as answer:
             said = await answer.json()
         assert json.loads(said["outputs"][0]["data"][0])["label"] == "7"
+
+
+async def test_a_call_without_end_ends_the_process(tmp_path: Path) -> None:
+    model = counts(tmp_path / "m.onnx")
+    async with server(tmp_path / "s", str(model), MODEL_TIMEOUT_S="1") as made, aiohttp.ClientSession() as session:
+        await made.ready()
+
+        async def ask(number: int) -> float:
+            body = {"inputs": [{"name": "n", "shape": [], "datatype": "INT64", "data": [number]}]}
+            async with session.post(f"{made.http}/v2/models/m/infer", json=body) as answer:
+                return (await answer.json())["outputs"][0]["data"][0]
+
+        assert await ask(7) == 7
+        with pytest.raises(aiohttp.ClientError):
+            await ask(10**15)
+        await eventually(lambda: made.process.poll() is not None, 30)
+        assert made.process.returncode == 1
+        assert "has not answered for 1 s" in made.log.read_text()

@@ -161,3 +161,18 @@ async def test_bad_syncs_are_refused_or_said(tmp_path: Path) -> None:
         (nodes.data / "leads-out.txt").unlink()
         await plane.until(lambda: nodes.is_ready("frames"))
         assert re.search("copied from node edge0 to .*/data", str(nodes.statuses["frames"]))
+
+
+@pytest.mark.slow
+async def test_a_copy_stays_when_source_gm_and_broker_are_gone_and_its_node_starts_again(tmp_path: Path) -> None:
+    async with fleet(tmp_path) as nodes:
+        plane = nodes.plane
+        await plane.apply(nodes.body())
+        await plane.until(lambda: nodes.is_ready("frames"))
+        nodes.nodes["edge0"].kill()
+        nodes.nodes["edge1"].kill()
+        nodes.node("edge1")
+        await plane.until(lambda: nodes.nodes["edge1"].says("local controller started"))
+        await asyncio.sleep(2)
+        assert nodes.content("edge1") == FILES
+        assert not nodes.nodes["edge1"].says("dataset not copied")

@@ -18,7 +18,7 @@ from halimede.messages import TrainingRound
 from halimede.topics import CONTRACT
 from services.broker import MosquittoProcess
 from tests.scraping import scrape, value
-from tests.training_world import AGGREGATOR, TrainingWorld, digits, run_job, shares, training, write
+from tests.training_world import AGGREGATOR, TrainingWorld, begin, digits, run_job, shares, training, write
 from tests.waiting import patience
 
 pytestmark = pytest.mark.timeout(300)
@@ -133,3 +133,22 @@ async def test_a_worker_that_stops_in_order_clears_its_state(
                 await late.listen(topic.filter(ns="default", job=unique).text, 1, left, 100)
             await asyncio.sleep(0.5)
         assert retained == []
+
+
+async def test_a_job_continues_from_the_weights_of_an_earlier_one(
+    mosquitto: MosquittoProcess, unique: str, tmp_path: Path
+) -> None:
+    data = {f"n{i}": write(tmp_path / f"n{i}.npz", *share) for i, share in enumerate(shares(2, 200))}
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    async with training(mosquitto, f"{unique}-1", first, rounds=3, minClients=2) as world:
+        earlier = await run_job(world, data)
+        assert earlier.weights is not None
+        weights = str(first / world.name(AGGREGATOR) / "training" / earlier.weights.digest)
+    async with training(mosquitto, f"{unique}-2", second, rounds=3, minClients=2, initialWeights=weights) as world:
+        begin(world, data)
+        await world.until(lambda body: body.number == 1 and body.weights == earlier.weights)
+        await world.until(lambda body: body.evaluated == 1)
+        assert world.round is not None
+        assert world.round.metrics == earlier.metrics

@@ -175,3 +175,16 @@ async def test_it_knows_what_statuses_said_of_nodes_before_it_was_there(api: Api
         (report,) = [r for r in (await a.cluster.recall()).reports if r.key == stored.key]
         assert (report.node, report.live, report.edge) == ("edge0", True, True)
         assert report.status.output.task_info.inference_number == 12  # type: ignore[union-attr]
+
+
+async def test_a_finalized_resource_is_gone_at_once_and_its_name_is_free(api: Api) -> None:
+    async with adapter(api) as a:
+        stored = await a.model()
+        await a.cluster.add_finalizer(stored.key, stored.uid)
+        await api.client.delete(SEDNA_MODELS, api.namespace, "m")
+        await eventually(lambda: a.cluster.get(stored.key).deleting, PATIENCE)
+        await a.cluster.finalize(stored.key, stored.uid)
+        assert a.cluster.get(stored.key) is None
+        again = await a.model()
+        assert again.uid != stored.uid
+        assert not again.has_finalizer

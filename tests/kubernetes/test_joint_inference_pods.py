@@ -7,7 +7,7 @@ import pytest
 from tests.integration.gm_world import MODELS
 from tests.kubernetes.apiserver import Api
 from tests.kubernetes.placed import named_node
-from tests.kubernetes.podstates import running
+from tests.kubernetes.podstates import pending, running
 from tests.kubernetes.recorded import left
 from tests.kubernetes.world import CLOUD, EDGE, message, running_service, world
 from tests.simulated import eventually
@@ -79,3 +79,34 @@ async def test_a_hand_that_deletes_or_edits_what_gm_made_changes_nothing_for_lon
         await api.client.patch("Deployment", w.namespace, EDGE, patch)
         await w.becomes("Deployment", CLOUD, lambda made: made["spec"]["replicas"] == 1)
         await w.becomes("Deployment", EDGE, lambda made: named_node(made["spec"]["template"]["spec"]) == w.edge)
+
+
+async def test_an_edit_is_not_said_to_run_before_new_pods_do(api: Api) -> None:
+    async with running_service(api) as (w, _, _):
+        w.player.behave(pending, EDGE)
+        phases: set[tuple[str, int]] = set()
+        await w.edit()
+
+        async def judged() -> bool:
+            status = await w.status()
+            phases.add((status["phase"], status["observedGeneration"]))
+            return any(generation == 2 for _, generation in phases)
+
+        await eventually(judged, 20)
+        assert ("Running", 2) not in phases
+        w.player.behave(running, EDGE)
+        await w.reaches("Running", generation=2)
+
+
+async def test_pods_that_cannot_even_be_created_are_a_condition(api: Api) -> None:
+    async with world(api, play=False) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
+        await w.apply_all()
+        await w.reaches("Pending", "WorkerNotUp")
+        failure = {
+            "type": "ReplicaFailure",
+            "status": "True",
+            "reason": "FailedCreate",
+            "message": "exceeded quota: small",
+        }
+        await api.client.patch("Deployment", w.namespace, EDGE, {"status": {"conditions": [failure]}}, "status")
+        assert "exceeded quota" in message(await w.reaches("Pending", "FailedCreate"))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.integration.gm_world import MULTI_EDGE, model, multi_edge
+from tests.integration.gm_world import MODELS, MULTI_EDGE, SERVICES, model, multi_edge
 from tests.kubernetes.apiserver import Api
-from tests.kubernetes.world import World, message, world
+from tests.kubernetes.world import EDGE, World, message, world
 from tests.simulated import eventually
 
 NORTH, SOUTH, JOINT = (f"crossing-deployment-{worker}" for worker in ("north", "south", "joint"))
@@ -59,3 +59,19 @@ async def test_what_is_missing_costs_its_worker_alone_and_heals(api: Api) -> Non
         await api.node("nowhere")
         async with w.node("nowhere"):
             await reaches(w, "Running")
+
+
+async def test_a_joint_inference_service_of_the_same_name_stands_beside_it(api: Api) -> None:
+    async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
+        await w.apply_all()
+        await w.apply(multi_edge("helmet", north=w.edge, cloud=w.cloud))
+        await w.reaches("Running")
+        await reaches(w, "Running", name="helmet")
+        north = "helmet-deployment-north"
+        for name, kind in ((EDGE, "JointInferenceService"), (north, "MultiEdgeInferenceService")):
+            assert (await w.made("Deployment", name))["metadata"]["ownerReferences"][0]["kind"] == kind
+        await w.delete("helmet", MULTI_EDGE)
+        await api.until_gone("Deployment", north)
+        await w.until_gone("helmet", MULTI_EDGE)
+        assert (await w.status("helmet", SERVICES))["phase"] == "Running"
+        assert (await w.reaches("Ready", name="small", plural=MODELS))["active"] == 1

@@ -254,3 +254,15 @@ async def test_an_edit_whose_pod_takes_long_is_told(api: Api, monkeypatch: pytes
     async with running_service(api) as (w, _, _):
         await updating(w)
         await w.reaches("Degraded", "PodInitializing", generation=2)
+
+
+async def test_all_fields_that_a_template_may_not_have_are_named(api: Api) -> None:
+    async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
+        body = w.service()
+        pod = body["spec"]["edgeWorker"]["template"]["spec"]
+        pod |= {"hostNetwork": True, "volumes": [{"name": "etc", "hostPath": {"path": "/etc"}}]}
+        pod["containers"][0]["securityContext"] = {"privileged": True}
+        await w.apply_all(body)
+        text = message(await w.reaches("Pending"))
+        for field in ("hostNetwork", "volumes[0].hostPath.path", "containers[0].securityContext.privileged"):
+            assert f"spec.edgeWorker.template.spec.{field}" in text

@@ -228,6 +228,19 @@ async def test_nor_does_a_bridge_that_starts_after_the_restart(world: BridgeWorl
         await return_slowly(world)
 
 
+async def test_a_broker_that_sends_nothing_retained_loses_no_device_though_gm_is_online(world: BridgeWorld) -> None:
+    async with world.shown_bridge():
+        pass
+    world.core.messages.clear()
+    await restart_broker(world, has_node=False)
+    async with world.bridge():
+        await asyncio.sleep(10.0)
+        await world.system.manager()  # the bridge has subscribed before, so this message is not a retained one
+        await asyncio.sleep(2 * SETTLED_S)
+        assert not clearings(world)
+        assert set(world.core.documents) == DEVICES
+
+
 async def restart_broker(world: BridgeWorld, *, has_node: bool = True) -> None:
     """Restart the broker of a system, which loses all retained messages; one node may publish its own again at once."""
     world.system_broker.restart()

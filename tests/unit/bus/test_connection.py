@@ -139,6 +139,7 @@ async def test_of_two_clients_with_one_id_the_newcomer_pauses_and_the_other_says
         await asyncio.sleep(22)
         assert bus.connected
         assert inbox.read(lambda body: body.topic) == ["client/a"]
+        assert "another client uses the same client id" in inbox.read(lambda body: body.reason)[0]
 
 
 async def test_there_is_no_attempt_while_there_is_an_obstacle() -> None:

@@ -69,7 +69,12 @@ def test_the_status_has_what_the_node_has_counted() -> None:
         (seen(said("Pending", reason="Counting", message="counting: 50 %")), "Pending", "Counting", "50 %"),
         (seen(said("Failed", reason="DatasetNotFound", message="gone")), "Failed", "DatasetNotFound", "edge1: gone"),
         (seen(said("Ready", reason="NotCounted", message="s3")), "Ready", "NotCounted", "s3"),
-        (seen(nodes={"edge1": Node("edge1", online=True, epoch=0)}, as_pods=True), "Pending", "NotCounted", "no local"),
+        (
+            seen(nodes={"edge1": Node("edge1", online=True, epoch=0)}, as_pods=True),
+            "Pending",
+            "NotCounted",
+            "label the node",
+        ),
         (seen(placed={}), "Unused", "NotNeeded", "set spec.nodeName to the node that has the data"),
     ],
 )

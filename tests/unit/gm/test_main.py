@@ -85,3 +85,12 @@ def test_without_a_broker_it_says_so_goes_on_and_ends_cleanly_when_asked(
     finally:
         process.kill()
         process.wait()
+
+
+def test_help_names_the_options_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    for part_of_help in ("--store DIR", "--broker URL", "HALIMEDE_BROKER", "exit code"):
+        assert part_of_help in text

@@ -289,8 +289,14 @@ def remove(path: Path) -> None:
 
 
 def overwrite(path: Path) -> None:
-    for part in path.parent.glob("store.db*"):
-        part.write_bytes(os.urandom(part.stat().st_size))
+    overwrite_log(path)
+    path.write_bytes(os.urandom(path.stat().st_size))
+
+
+def overwrite_log(path: Path) -> None:
+    """The log has what was written since the last checkpoint."""
+    log = path.with_name(f"{path.name}-wal")
+    log.write_bytes(os.urandom(log.stat().st_size))
 
 
 def overwrite_pages(path: Path) -> None:
@@ -302,7 +308,7 @@ def overwrite_pages(path: Path) -> None:
         file.write(bytes(path.stat().st_size - 4096))
 
 
-@pytest.mark.parametrize("damage", [remove, overwrite, overwrite_pages], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("damage", [remove, overwrite, overwrite_log, overwrite_pages], ids=lambda each: each.__name__)
 async def test_a_store_that_is_lost_while_in_use_is_begun_anew_from_memory(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
@@ -325,7 +331,8 @@ async def test_a_store_that_is_lost_while_in_use_is_begun_anew_from_memory(
         assert cluster.check() == ""
         await cluster.repair()
         assert "corrupt-2" not in cluster.quarantined
-        with pytest.raises(StoreError, match="another global manager uses"), Database(path):
+        advice = "another global manager uses the store .*: stop it, or give this one another folder with --store"
+        with pytest.raises(StoreError, match=advice), Database(path):
             pass
     async with LocalCluster(path) as cluster:
         assert (cluster.identity, cluster.epoch) == (before[0], before[1] + 1)

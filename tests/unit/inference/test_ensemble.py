@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from halimede import JointModel
 from halimede.calibration.candidates import candidates
+from halimede.errors import InvalidFieldError
 from halimede.inference import Array, Model, ModelError, SampleError
 from halimede.inference.ensemble import EnsembleModel
 from halimede.inference.postprocess import classify
@@ -110,3 +112,12 @@ def test_all_members_are_closed():
     members = [Fixed(1.0, 0.0), Fixed(0.0, 1.0)]
     EnsembleModel(members).close()
     assert all(member.closed for member in members)
+
+
+def test_a_joint_model_takes_a_committee_as_its_edge():
+    committee = EnsembleModel([Fixed(0.9, 0.1), Fixed(0.2, 0.8)])
+    with JointModel(committee, Fixed(1.0, 0.0), mining="Agreement") as model:
+        results = [model.predict(PICTURE) for _ in range(3)]
+    assert {result.by for result in results} == {"cloud"}
+    with pytest.raises(InvalidFieldError):
+        JointModel(committee, Fixed(1.0, 0.0), mining="Agreement", parameters={"threshold_agreement": 2})

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from halimede.inference import ModelError, SampleError, UnsafeModelError, open_model
 from halimede.inference.runtimes.tflite import check_file
 from halimede.inference.tensor_model import open_tensors
+from halimede.models.desired_state import DesiredModel
+from halimede.worker.model_reload import ModelOpener
 from tests.lite_files import (
     softmax,
     write_classifier,
@@ -160,3 +162,22 @@ def test_without_its_package_the_error_is_the_command_that_installs_it(
     monkeypatch.setitem(sys.modules, package, None)  # type: ignore[arg-type]
     with pytest.raises(ModelError, match=rf"run pip install 'halimede\[{form}\]'"):
         open_tensors(write_weigher(tmp_path / "m.tflite") if form != "tflite" else tmp_path / "m", form)
+
+
+async def test_scripts_of_its_archive_make_its_input_and_read_its_output_and_cannot_write(tmp_path: Path) -> None:
+    (tmp_path / "m/faces").mkdir(parents=True)
+    write_weigher(tmp_path / "m/faces/net.tflite")
+    code = "def preprocess(image):\n    return image.reshape(4).astype('float32') / 255\n"
+    code += "def postprocess(outputs, size):\n    if size == (4, 1):\n        open('{0}', 'w')\n"
+    code += "    return 'dark' if outputs['y'][0, 0] > 0.5 else 'bright'\n"
+    (tmp_path / "m/faces/both.py").write_text(code.format(tmp_path / "written"))
+    scripts = {"preprocess": [{"op": "script", "file": "both.py"}], "postprocess": {"script": {"file": "both.py"}}}
+    desired = DesiredModel(name="m", path=str(tmp_path / "m"), spec={"format": "tflite", **scripts})
+    loaded = await ModelOpener().open(desired)
+    pictures = [np.full((2, 2), value, np.uint8) for value in (10, 240)]
+    answers = await loaded.thread.call(lambda: loaded.model.predict([loaded.model.prepare(each) for each in pictures]))
+    assert [each.label for each in answers] == ["dark", "bright"]
+    with pytest.raises(SampleError, match="raised PermissionError"):
+        await loaded.thread.call(lambda: loaded.model.predict([loaded.model.prepare(pictures[0].reshape(4, 1))]))
+    assert not (tmp_path / "written").exists()
+    await loaded.close()

@@ -115,3 +115,10 @@ def test_where_folders_of_the_node_are_mounted_is_given(monkeypatch: pytest.Monk
 def test_the_broker_reports_a_hung_controller_soon_enough_to_be_named_within_15_seconds() -> None:
     """MQTT 5, section 3.1.2.10: a broker ends a connection that is silent for one and a half keepalives."""
     assert 1.5 * KEEPALIVE_S <= 12
+
+
+def test_the_help_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    assert "--label node-role.kubernetes.io/edge=" in capsys.readouterr().out

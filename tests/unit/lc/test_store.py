@@ -20,7 +20,7 @@ from services.lc import store as store_module
 from services.lc.deferred_writer import is_disk_full
 from services.lc.paths import Worker
 from services.lc.store import NodeResource, NodeStore, ProcessRecord, ResourceVersion
-from tests.unit.gm.test_store import overwrite, overwrite_pages
+from tests.unit.gm.test_store import overwrite, overwrite_log, overwrite_pages
 
 KEY, OTHER = Key("models", "default", "small"), Key("models", "default", "big")
 RECORD = ProcessRecord("default", "w", "default/jointinferenceservices/s", "u1", "edge", "hash", 7, 99, "boot")
@@ -195,7 +195,7 @@ def remove(path: Path) -> None:
 
 
 @pytest.mark.parametrize("look", [True, False], ids=["found by a look", "found by a write"])
-@pytest.mark.parametrize("damage", [remove, overwrite, overwrite_pages], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("damage", [remove, overwrite, overwrite_log, overwrite_pages], ids=lambda each: each.__name__)
 def test_a_store_that_is_lost_while_in_use_is_begun_anew_with_all_that_is_known(
     path: Path, damage: Callable[[Path], None], look: bool
 ) -> None:
@@ -282,3 +282,12 @@ def test_an_error_that_room_would_not_mend_is_not_taken_for_a_full_disk() -> Non
         error = sqlite3.OperationalError()
         error.sqlite_errorcode = code
         assert is_disk_full(error) is full
+
+
+def test_a_second_damaged_file_is_kept_beside_the_first(path: Path) -> None:
+    for number in (1, 2):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"no database %d" % number * 1000)
+        with NodeStore(path):
+            pass
+        assert path.with_name(f"store.db.corrupt-{number}").read_bytes().startswith(b"no database %d" % number)

@@ -231,6 +231,7 @@ SECRET = {"name": "PASSWORD", "valueFrom": {"secretKeyRef": {"name": "s", "key":
         ({"resources": {"limits": ["cpu"]}}, "write a mapping"),
         ({"command": "run"}, "command"),
         ({"env": [SECRET]}, "env[0].valueFrom"),
+        ({"env": [SECRET]}, "PASSWORD"),
         ({"volumeMounts": [{"name": "v", "mountPath": "/x"}]}, "there is no volume 'v'"),
         *(
             ({"command": ["run"], "workingDir": path}, "containers[0].workingDir: ")

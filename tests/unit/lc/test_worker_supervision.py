@@ -247,3 +247,15 @@ async def test_the_health_port_and_the_period_that_a_worker_reports_are_in_its_r
         await asyncio.sleep(1)
     with NodeStore(node.config.folders.store) as store:
         assert [(record.http, record.period_s) for record in store.processes()] == [("http://127.0.0.1:4", 6.0)]
+
+
+async def test_without_broker_and_gm_everything_that_the_store_holds_starts(tmp_path: Path) -> None:
+    node = World(tmp_path)
+    async with node.gm.running(), node.lc():
+        await node.starts()
+    node.broker.stop()
+    async with node.lc():
+        await eventually(lambda: node.launcher.alive)
+        node.launcher.of(EDGE).end(1)
+        await asyncio.sleep(1)
+        assert node.launcher.of(EDGE)

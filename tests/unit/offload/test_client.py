@@ -134,7 +134,9 @@ async def test_a_probe_finds_a_cloud_that_never_advertised(
 ) -> None:
     memory_broker.reports_absence = reports
     async with client(memory_broker) as (asking, _):
+        began = now()
         assert [await reason_of(asking, 0.5) for _ in reasons] == reasons
+        assert now() - began < 0.6, "only the first sample waits for its deadline"
         async with working(memory_broker, answering(), advertise=None):
             assert await reason_of(asking) is OffloadReason.CIRCUIT_OPEN
             await asyncio.sleep(1.1)

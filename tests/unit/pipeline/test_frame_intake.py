@@ -419,3 +419,10 @@ async def test_the_times_of_a_frame_are_those_of_its_arrival_its_slot_and_its_pr
     (sample,) = entrance.samples
     assert sample.trace.steps == [(RECEIVE, 1.0, 2.0, "cam1", 4, "raw", ""), (DECODE, 2.0, 3.0, 1)]
     assert (sample.queued, entrance.times.decode.total, entrance.times.decode.count) == (3.0, 1000.0, 1)
+
+
+def test_the_usual_limits_of_frames_are_these() -> None:
+    usual = EdgeLimits(
+        inside=96, patient=16, pixels=67_108_864, batch=16, horizon_s=0.05, remembered=65_536, max_age_s=math.inf
+    )
+    assert EdgeLimits() == usual

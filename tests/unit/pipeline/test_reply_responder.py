@@ -108,6 +108,7 @@ async def test_what_cannot_be_sent_is_replaced_once() -> None:
     substitute = replies._unwritable(REPLY, error)
     assert substitute
     assert (substitute.id, substitute.error) == (REPLY.id, "failed")
+    assert substitute.message == "the prediction cannot be sent"
     assert replies._unwritable(substitute, error) is None
     shorter = _without_prediction(result(1, "x"), error)
     assert shorter

@@ -199,3 +199,8 @@ async def test_a_request_without_time_is_counted_and_told_only_while_it_waits(
     arrivals.take(request(1))
     arrivals.intake.expire(arrivals.samples[0], hopeless=hopeless)
     assert (arrivals.intake.stats.expired, arrivals.replies, arrivals.intake.inside) == (1, replies, {})
+
+
+def test_the_usual_limits_of_requests_are_these() -> None:
+    usual = RequestLimits(queue=64, queue_bytes=268_435_456, batch=32, replies=128, horizon_s=1.0, delay_s=0.0)
+    assert RequestLimits() == usual

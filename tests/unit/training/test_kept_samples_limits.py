@@ -176,7 +176,9 @@ def test_a_model_without_classes_is_not_trained_on_kept_samples(tmp_path: Path) 
 @pytest.mark.parametrize("most_bytes", [4 * SIZE, 0])
 def test_too_little_memory_is_named_as_the_reason(tmp_path: Path, most_bytes: int) -> None:
     store(tmp_path, 40)
-    assert reason_of(tmp_path, most_bytes=most_bytes) == "OutOfMemory"
+    with pytest.raises(TrainingDataError, match="raise memoryMb") as caught:
+        read_kept(tmp_path, SPEC, most_bytes=most_bytes)
+    assert caught.value.reason == "OutOfMemory"
 
 
 def test_a_folder_with_counts_or_with_samples_is_a_store_and_a_data_set_is_none(tmp_path: Path) -> None:

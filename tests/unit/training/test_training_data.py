@@ -83,6 +83,7 @@ def test_a_sample_is_held_out_whatever_its_position_and_company() -> None:
     order = np.random.default_rng(1).permutation(200)[:120]
     second = split(samples[order], labels[order], 2)
     out = {sample.tobytes() for sample in first.held_out.samples}
+    assert 0.1 < len(out) / 200 < 0.3
     assert {s.tobytes() for s in second.held_out.samples} == {s.tobytes() for s in samples[order]} & out
 
 

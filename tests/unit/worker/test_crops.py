@@ -481,3 +481,16 @@ def test_each_box_has_an_answer(task: Any) -> None:
         combine_answers([box(0, 0, 1, 1)], [], task)
     unsure = combine_answers([box(0, 0, 1, 1)], [Prediction(label="a")], task)
     assert [part.score for part in unsure.boxes or ()] == ([] if task == "text" else [0.9])
+
+
+async def test_a_budget_counts_crops(w: World) -> None:
+    async with w.worker("cloud", "c0"), w.worker("edge", "e0", target_upload_ratio=0.2, detector=detector(w.folder)):
+        for number in range(30):
+            await w.answer(await show(w, [HARD if (number + at) % 2 else EASY for at in range(10)]))
+        await eventually(lambda: w.info("e0").inference_number == 300)
+        info = w.info("e0")
+        assert info.upload_cloud_ratio == pytest.approx(0.2, abs=0.05)
+        assert info.withheld + info.cloud_inference_number == info.hard_example_number
+        assert info.degraded == 0
+        held_back = [result for result in w.results.values() if result.by == "edge"]
+        assert {(result.degraded, result.reason) for result in held_back} <= {(False, "budget"), (False, "")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from halimede.errors import InvalidFieldError
@@ -12,7 +13,7 @@ from halimede.inference import Model
 from halimede.messages import Prediction
 from halimede.multiedge import Finding, JointTools, Parameters, create
 from halimede.multiedge.reid import Matcher
-from tests.staged import an_item, some_tools
+from tests.staged import a_picture, an_item, some_tools
 
 
 @pytest.mark.parametrize("detect", ["model", "whole"])
@@ -60,3 +61,21 @@ def test_a_wrong_parameter_names_field_and_value(name: str, value: str) -> None:
 def test_the_memory_that_parameters_ask_for_is_bounded() -> None:
     with pytest.raises(InvalidFieldError, match="identities times vectors"):
         create("reid", "", Parameters({"identities": "100000", "vectors": "32"}))
+
+
+def test_what_moves_is_found_without_a_detector(models: Mapping[str, Model]) -> None:
+    application = create("reid", "", Parameters({"detect": "motion"}))
+    assert not application.share
+    stages = [make(some_tools(models, model="describer")) for make in application.stages]
+    noise = np.random.default_rng(0)
+    joined = []
+    for number in range(20):
+        boxes = [(20 + 4 * number, 40, 44 + 4 * number, 70)] if number > 8 else []
+        item = an_item()
+        light = noise.normal(40, 2, (120, 160, 1))
+        item.image = np.clip(a_picture(*boxes, size=(120, 160)) + light, 0, 255).astype(np.uint8)
+        for stage in stages:
+            stage.run([item])
+        joined.append(application.joins(item.prediction))
+    assert not any(joined[:9])
+    assert sum(joined[9:]) >= 8
