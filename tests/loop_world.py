@@ -33,7 +33,6 @@ class SimulatedModel:
     hard: dict[str, float]
     error: str = ""
     milliseconds: float = 1.0
-    fails: bool = False
 
 
 @dataclass
@@ -97,7 +96,6 @@ class LoopWorld:
             command=self.command,
             training=self.training,
             evidence=self.evidence,
-            canary_error="it failed three times" if canary and canary.fails else "",
         )
 
     def _frames(self) -> None:

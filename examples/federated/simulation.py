@@ -8,7 +8,7 @@ prints what the five nodes of the demo learn, and the bytes of their tensors, wi
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -33,7 +33,7 @@ DROPPED = 2
 
 @dataclass(frozen=True)
 class JobParameters:
-    """A job in one process. ``arriving`` returns an update as the aggregator receives it, None: it is refused."""
+    """A job in one process."""
 
     rounds: int = ROUNDS
     trainer: dict[str, str] = field(default_factory=lambda: dict(TRAINER))
@@ -42,8 +42,6 @@ class JobParameters:
     compression: Compression = WHOLE
     dropped: int = 0
     seed: int = 0
-    clip: bool = True
-    arriving: Callable[[Update], Update | None] = lambda update: update
 
 
 @dataclass
@@ -78,10 +76,8 @@ def simulate(nodes: Sequence[TrainingData], job: JobParameters) -> JobResult:
             trained, _ = trainer.train(data, weights)
             content, feedback[index].residual = feedback[index].compress(difference(trained, weights))
             result.update_bytes += len(content)
-            delta = decode(content, specs_of(weights))
-            if update := job.arriving(Update(f"trainer{index}", len(part), delta)):
-                updates.append(update)
-        aggregated = aggregation.aggregate(weights, clip(updates)[0] if job.clip else updates)
+            updates.append(Update(f"trainer{index}", len(part), decode(content, specs_of(weights))))
+        aggregated = aggregation.aggregate(weights, clip(updates)[0])
         if job.compression.is_lossy:
             weights, change = changes.advance(weights, aggregated)
             held = there
