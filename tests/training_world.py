@@ -30,18 +30,22 @@ LABELS = [str(digit) for digit in range(10)]
 AGGREGATOR = "aggregator"
 
 
-def slow_trainer(folder: Path, seconds: float) -> str:
-    """Write a trainer whose every step takes so many seconds; return its entry."""
-    (folder / "slow_trainer.py").write_text(f"""
+def gated_trainer(gate: Path) -> str:
+    """Return a script: each update after the first round's waits for a file, so that the second round lasts so long.
+
+    Each update has a process of its own. The biases of the first weights are zero, those of later rounds are not.
+    """
+    return f"""
 import time
+from pathlib import Path
 from halimede.training.trainers.perceptron import Perceptron
 
-class Slow(Perceptron):
+class Gated(Perceptron):
     def train(self, data, weights):
-        time.sleep({seconds})
+        while weights["layer0.bias"].any() and not Path({str(gate)!r}).exists():
+            time.sleep(0.05)
         return super().train(data, weights)
-""")
-    return "slow_trainer:Slow"
+"""
 
 
 def digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:

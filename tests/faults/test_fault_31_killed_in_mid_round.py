@@ -5,7 +5,6 @@ The result is the same.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,15 +15,13 @@ from halimede.cli.manifests import load as load_manifests
 from halimede.messages import TrainingRound
 from services.broker import MosquittoProcess
 from tests.e2e.running import DIGITS, System, digits, running
-from tests.e2e.test_training_model import SLOW, dataset, file_model, gone, until
+from tests.e2e.test_training_model import dataset, file_model, gone, until
 from tests.e2e.test_training_model import training as training_model
 from tests.ports import free_port
-from tests.training_world import AGGREGATOR, TrainingWorld, begin, shares, slow_trainer, training, write
+from tests.training_world import AGGREGATOR, TrainingWorld, begin, gated_trainer, shares, training, write
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
 
-#: each step of training takes so many seconds: an update is under way when something is killed
-STEP_S = 1.0
 SPEC = {"rounds": 3, "minClients": 3, "compression": {"dtype": "float16", "topK": 0.5}}
 
 
@@ -39,15 +36,19 @@ def in_mid_round(world: TrainingWorld) -> Callable[[TrainingRound], bool]:
 
 
 async def interrupted(folder: Path, job: str, data: dict[str, Path], killed: str) -> TrainingRound:
-    """Return the result of a job on a broker of its own, in which something is killed in the second round."""
+    """Return the result of a job on a broker of its own, in which something is killed in the second round.
+
+    All updates of that round are under way then, and end after it.
+    """
     folder.mkdir()
+    gate = folder / "gate"
+    (folder / "gated.py").write_text(gated_trainer(gate))
     async with (
         MosquittoProcess(folder / "broker", port=free_port()) as broker,
-        training(broker, job, folder, **SPEC, entry=slow_trainer(folder, STEP_S)) as world,
+        training(broker, job, folder, **SPEC, entry="gated:Gated") as world,
     ):
         begin(world, data)
         await world.until(in_mid_round(world))
-        await asyncio.sleep(STEP_S / 2)
         workers = {"aggregator": [AGGREGATOR], "trainer": ["n1"], "all": list(world.processes)}.get(killed, [])
         for worker in workers:
             world.kill(worker)
@@ -55,6 +56,7 @@ async def interrupted(folder: Path, job: str, data: dict[str, Path], killed: str
             await world.broker.restart()
         for worker in workers:
             world.again(worker)
+        gate.touch()
         return await world.done()
 
 
@@ -75,15 +77,15 @@ async def test_fault_31_kill_9_in_mid_round_changes_no_result(
 JOB = "killed"
 
 
-async def trained(system: System, *killed: str) -> str:
+async def trained(system: System, gate: Path, *killed: str) -> str:
     """Return the digest of the model of a training in whose second round processes are killed."""
-    trainer = {"entry": "slow.py:Slow", "archive": {"name": "slow"}}
+    trainer = {"entry": "gated.py:Gated", "archive": {"name": "gated"}}
+    gate.unlink(missing_ok=True)
     await system.client.apply(training_model(JOB, trainer=trainer, rounds=3, compression=SPEC["compression"]))
-    if killed:
-        await until(system.client, JOB, lambda s: (s.get("training") or {}).get("round") == 2)
-        await asyncio.sleep(0.5)
-        for name in killed:
-            system.processes()[name].kill()
+    await until(system.client, JOB, lambda s: (s.get("training") or {}).get("round") == 2)
+    for name in killed:
+        system.processes()[name].kill()
+    gate.touch()
     status = await until(system.client, JOB, lambda s: s.get("phase") == "Done")
     model = await system.client.get("models", "digits-small")
     assert model["spec"]["targetVersion"] == status["training"]["version"]
@@ -95,13 +97,14 @@ async def trained(system: System, *killed: str) -> str:
 
 async def test_fault_31_kill_9_of_gm_and_lc_in_mid_round_changes_no_model(tmp_path: Path) -> None:
     digits()  # trains the models if they are not there
-    (tmp_path / "slow.py").write_text(SLOW)
+    gate = tmp_path / "gate"
+    (tmp_path / "gated.py").write_text(gated_trainer(gate))
     async with running(tmp_path / "home", "edge0,edge1,edge2,cloud0") as system:
         for manifest in load_manifests([str(DIGITS / "1-models.yaml")]):
             await system.client.apply(manifest.resource.body)
         for i, pictures in enumerate(training_data.write(tmp_path / "data", most=60)):
             await system.client.apply(dataset(i, pictures))
-        await system.client.apply(file_model("slow", tmp_path / "slow.py"))
-        expected = await trained(system)
+        await system.client.apply(file_model("gated", tmp_path / "gated.py"))
+        expected = await trained(system, gate)
         for killed in (["gm"], ["lc:cloud0"], ["lc:edge1"], ["gm", "lc:cloud0", "lc:edge1"]):
-            assert await trained(system, *killed) == expected, killed
+            assert await trained(system, gate, *killed) == expected, killed

@@ -9,7 +9,7 @@ import pytest
 
 from halimede.training.aggregator import SETTLE_S
 from services.broker import MosquittoProcess
-from tests.training_world import begin, shares, training, write
+from tests.training_world import begin, gated_trainer, shares, training, write
 from tests.waiting import patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -23,10 +23,13 @@ async def test_fault_33_the_rounds_go_on_without_a_dataset_that_cannot_be_used(
     data["missing"] = tmp_path / "nothing.npz"
     data["empty"] = write(tmp_path / "empty.npz", rows[:0], classes[:0])
     data["one"] = write(tmp_path / "one.npz", rows[classes == 3], classes[classes == 3])
-    async with training(mosquitto, unique, tmp_path, rounds=6, minClients=2) as world:
+    gate = tmp_path / "gate"
+    (tmp_path / "gated.py").write_text(gated_trainer(gate))
+    async with training(mosquitto, unique, tmp_path, rounds=6, minClients=2, entry="gated:Gated") as world:
         begin(world, data)
-        await world.until(lambda body: body.number >= 2)
+        await world.until(lambda body: body.number == 2)
         write(data["n2"], rows[classes == 5], classes[classes == 5])
+        gate.touch()
         began = time.monotonic()
         done = await world.done()
         assert time.monotonic() - began < patience(4 * SETTLE_S), "no round waits for them until its deadline"
