@@ -40,7 +40,7 @@ class Ended:
     """Why a connection ended: ``reason`` in words.
 
     ``taken_over``: another client has this id. ``barred``: the broker refused this client, and a retry needs a change.
-    ``explained``: an accepted connection ended for a known reason: this client ended it, or the broker gave a reason.
+    ``explained``: the connection ended for a known reason: this client ended it, or the broker gave a reason.
     """
 
     reason: str
@@ -248,6 +248,8 @@ def refusal_error(ended: Ended, *, secure: bool) -> DisconnectedError:
     """Return the error for a connection that ended before the broker accepted this client. ``secure``: with TLS."""
     if ended.barred:
         return NotAllowedError(ended.reason)
+    if ended.explained:
+        return DisconnectedError(ended.reason)
     if secure:
         # with TLS 1.3 the broker's verdict on the client certificate arrives after the handshake
         return NotAllowedError(f"{ended.reason}: {NO_CERTIFICATE}")

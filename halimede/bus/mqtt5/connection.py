@@ -239,7 +239,8 @@ class Mqtt5Transport(Transport):
         """Take the broker's limits and set ``accepted``, or end the connection that it refuses."""
         if connack.reason >= FAILURE:
             text = name(connack.reason, connack.reason_string)
-            self.end(Ended(f"the broker refused the connection: {text}", barred=connack.reason in BARRED))
+            refusal = f"the broker refused the connection: {text}"
+            self.end(Ended(refusal, barred=connack.reason in BARRED, explained=True))
             return
         self.grants, self.resumed = connack.grants, connack.resumed
         self.max_packet = connack.grants.max_packet or NO_PACKET_LIMIT

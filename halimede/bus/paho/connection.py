@@ -220,7 +220,8 @@ class PahoTransport(Transport):
     def _on_connect(self, _: Client, __: Any, flags: ConnectFlags, reason: ReasonCode, properties: Any) -> None:
         """Take the broker's limits and set ``accepted``, or record why it refuses the client."""
         if reason.is_failure:
-            self._why = Ended(f"the broker refused the connection: {reason}", barred=reason.value in BARRED)
+            refusal = f"the broker refused the connection: {reason}"
+            self._why = Ended(refusal, barred=reason.value in BARRED, explained=True)
             return
         self.grants = grants(properties)
         self.max_packet = self.grants.max_packet or NO_PACKET_LIMIT

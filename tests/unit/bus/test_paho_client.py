@@ -131,8 +131,8 @@ def test_the_end_of_a_connection_has_the_reason_that_came_first(
 @pytest.mark.parametrize(
     ("code", "ended"),
     [
-        (0x87, Ended("the broker refused the connection: Not authorized", barred=True)),
-        (0x80, Ended("the broker refused the connection: Unspecified error")),
+        (0x87, Ended("the broker refused the connection: Not authorized", barred=True, explained=True)),
+        (0x80, Ended("the broker refused the connection: Unspecified error", explained=True)),
     ],
 )
 def test_a_refused_connection_has_its_reason_and_is_barred_if_a_retry_needs_a_change(code: int, ended: Ended) -> None:

@@ -70,6 +70,7 @@ def test_a_connection_that_ended_at_once_is_no_error_here() -> None:
     [
         (Ended("refused: Banned", barred=True), False, NotAllowedError, "refused: Banned"),
         (Ended("refused: Banned", barred=True), True, NotAllowedError, "refused: Banned"),
+        (Ended("refused: Server busy", explained=True), True, DisconnectedError, "refused: Server busy"),
         (Ended("it broke"), True, NotAllowedError, "it broke: with TLS, a broker closes"),
         (Ended("broke"), False, DisconnectedError, "broke before the broker answered; a broker that requires TLS"),
     ],
