@@ -38,7 +38,7 @@ from halimede.names import check_name
 POLL_S, SEARCH_S = 0.5, 3.0
 #: most bytes of one reply
 PART_BYTES = 262_144
-#: bytes to request for each of the last lines: more than most lines have
+#: bytes to request first for each of the last lines: more than most lines have
 BYTES_A_LINE = 1024
 #: number of followed logs from which on logs of new workers are not followed
 MOST_LOGS = 500
@@ -255,8 +255,10 @@ async def _new(client: Client, choice: LogSelection, log: Log) -> list[str]:
     """Return new lines of one log, the first time those that ``choice`` selects; warn once of the same error."""
     first = not log.started
     try:
-        from_end = first and choice.tail >= 0
-        lines = await _read(client, choice.namespace, log, from_end=from_end, lines=choice.tail)
+        if first and choice.tail >= 0:
+            lines = await _read_last(client, choice.namespace, log, choice.tail)
+        else:
+            lines = await _read(client, choice.namespace, log, log.offset)
     except HalimedeError as error:
         if str(error) != log.problem:
             warn(f"{log.worker} on {log.node}: {error}")
@@ -266,14 +268,25 @@ async def _new(client: Client, choice: LogSelection, log: Log) -> list[str]:
     return list(lines_since(lines, choice.since)) if first and choice.since else lines
 
 
-async def _read(client: Client, namespace: str, log: Log, *, from_end: bool, lines: int) -> list[str]:
-    """Return the complete lines since the last read, or (``from_end``) the last ``lines`` of the log; advance ``log``.
+async def _read_last(client: Client, namespace: str, log: Log, count: int) -> list[str]:
+    """Return the last ``count`` complete lines of a log, or all lines; advance ``log``. Raises like ``_read``."""
+    size = max(1, count) * BYTES_A_LINE
+    while True:
+        lines = await _read(client, namespace, log, -size)
+        # the first line may lack its beginning, unless this is the whole log
+        if len(lines) > count or log.offset <= size:
+            return lines[max(0, len(lines) - count) :]
+        size *= 4
 
-    Of lines with over ``BYTES_A_LINE`` on average, fewer are returned, and the beginning of the first may be missing.
+
+async def _read(client: Client, namespace: str, log: Log, offset: int) -> list[str]:
+    """Return the complete lines of a log from an offset on (negative: from its end); advance ``log``.
+
     Raises HalimedeError if the node does not answer or has no such log.
     """
     collected: list[str] = []
-    offset = -max(1, lines) * BYTES_A_LINE if from_end else log.offset
+    if offset < 0:
+        log.unfinished_line = ""
     while True:
         request = LogsRequest(namespace=namespace, worker=log.worker, offset=offset, limit=PART_BYTES)
         reply = await client.logs(log.node, request)
@@ -286,7 +299,7 @@ async def _read(client: Client, namespace: str, log: Log, *, from_end: bool, lin
         log.offset = offset = reply.offset
         if not reply.text:
             break
-    return collected[max(0, len(collected) - lines) :] if from_end else collected
+    return collected
 
 
 def show_line(worker: str, line: str, *, several: bool) -> None:

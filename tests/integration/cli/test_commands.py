@@ -21,7 +21,7 @@ from halimede.errors import HalimedeError, InvalidFieldError
 from halimede.names import Key
 from tests.integration.cli.conftest import DIGITS, Output, Printed, background
 from tests.integration.gm_world import model
-from tests.waiting import eventually
+from tests.waiting import eventually, patience
 
 JI, DIGITS_KEY = kind_of("ji"), Key("jointinferenceservices", "default", "digits")
 
@@ -54,6 +54,9 @@ async def test_apply_waits_until_all_is_ready(
 async def test_apply_that_waited_in_vain_ends_with_the_condition_that_holds_it_up(
     broker: BrokerAddress, client: Client, capsys: Output
 ) -> None:
+    assert await apply.apply_manifests(broker, [DIGITS], "") == 0
+    await client.wait_until(lambda body: "NoNode" in str(body), JI.plural, "digits", timeout_s=patience(10))
+    capsys.readouterr()
     assert await apply.apply_manifests(broker, [DIGITS], "", wait_s=1.0) == 1
     said = capsys.readouterr()
     assert "jointinferenceservice/digits ready" not in said.out
@@ -208,6 +211,12 @@ async def test_logs_are_those_of_a_service_of_one_of_its_roles_of_a_node_or_of_a
     ):
         assert await logs.show_logs(broker, selection, follow=False) == 0
         assert capsys.readouterr().out.splitlines() == lines
+    long_lines = [letter * 10_000 for letter in "abcdefgh"]
+    nodes["edge0"].logs["digits-edge-edge0"] = "".join(f"{line}\n" for line in long_lines)
+    for count, lines in ((2, long_lines[-2:]), (9, long_lines)):
+        selection = logs.LogSelection("digits-edge-edge0", "default", "edge0", tail=count)
+        assert await logs.show_logs(broker, selection, follow=False) == 0
+        assert capsys.readouterr().out.splitlines() == lines, "each is whole"
 
 
 async def test_logs_follow_new_lines(broker: BrokerAddress, nodes: Any, printed: Printed) -> None:
