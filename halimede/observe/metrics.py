@@ -138,8 +138,16 @@ def buses(connections: Iterable[Bus]) -> list[Metric]:
     return [
         gauge("bus_connected", "Whether the broker has accepted this client.", [(k, b.connected) for k, b in pairs]),
         counter("bus_connects", "Connections that the broker accepted.", [(k, s.connects) for k, s in stats]),
-        counter("bus_rejected_messages", "Messages that could not be decoded.", [(k, s.rejected) for k, s in stats]),
-        counter("bus_dropped_messages", "Messages that found a full queue.", [(k, s.dropped) for k, s in stats]),
+        counter(
+            "bus_rejected_messages",
+            "Messages that are not valid: their body, their topic or a property.",
+            [(k, s.rejected) for k, s in stats],
+        ),
+        counter(
+            "bus_dropped_messages",
+            "Messages dropped: the queue was full, or their subscription ended.",
+            [(k, s.dropped) for k, s in stats],
+        ),
         gauge(
             "bus_certificate_end_seconds",
             "Unix time at which the certificate of this client, or that of the broker, ends.",

@@ -129,7 +129,7 @@ class HardSampleWriter:
         text = "Hard samples written to the worker's store since it started."
         yield counter("worker_kept_samples", text, self.store.added)
         dropped = [({"reason": reason}, n) for reason, n in self.dropped.items()]
-        text = "Hard samples that were not kept: the disk was too slow (busy), or refused them (disk)."
+        text = "Hard samples that were not kept: the disk was too slow (busy), or they could not be stored (disk)."
         yield counter("worker_unkept_samples", text, dropped)
         yield gauge("worker_store_samples", "Hard samples in the worker's store.", len(self.store))
         yield gauge("worker_store_bytes", "Disk space of the store of hard samples.", self.store.bytes)

@@ -97,7 +97,7 @@ class AdaptiveThresholds:
         self._equal = pairs / pairs.sum()
         #: weight of each pair, by the positions of its lower and of its upper threshold among 0, LIMITS and 1
         self._weights = (1 - FIRST) * self._equal
-        low, high = sorted(bisect_right(LIMITS, value) for value in (state.low, state.high))
+        low, high = sorted(bisect_right([*LIMITS, 1.0], value) for value in (state.low, state.high))
         self._weights[low, high] += FIRST
         #: for each bin: the weight of all pairs that answer the negative class, and the positive one
         self._negative: list[float] = []

@@ -87,6 +87,12 @@ def least(samples: list[tuple[float, bool]]) -> float:
     return min(cost(low, high) for low, high in combinations_with_replacement(STEPS, 2)) / len(samples)
 
 
+def test_an_upper_threshold_of_1_uploads_all_samples_above_the_lower_one() -> None:
+    thresholds = AdaptiveThresholds(TwoThresholds("yes", "no", low=0.2, high=1.0), COSTS, lambda: 0.5)
+    assert thresholds.state.high > 0.95
+    assert drawn(thresholds, 0.999).is_up
+
+
 def test_they_come_near_the_best_fixed_pair_and_again_after_a_change() -> None:
     chance = random.Random(3)
     thresholds = adaptive(chance.random)
