@@ -105,7 +105,10 @@ class StreamCounts:
                 interval.easy += 1
 
     def save(self) -> None:
-        """Append the counts since the last call to the file. Raises OSError; the next call then saves them as well."""
+        """Append the counts since the last call to the file, and halve a file that is too large.
+
+        Raises OSError; the next call then saves the counts that are not in the file.
+        """
         with self._lock:
             intervals, self._intervals = self._intervals, {}
         if not intervals:
@@ -115,9 +118,6 @@ class StreamCounts:
             with self._path.open("ab") as file:
                 file.write(b"".join(msgspec.json.encode(interval) + b"\n" for interval in intervals.values()))
                 size = file.tell()
-            if size > MAX_BYTES:
-                content = self._path.read_bytes()
-                write_atomic(self._path, content[content.find(b"\n", len(content) // 2) + 1 :])
         except OSError:
             with self._lock:
                 for key, interval in intervals.items():
@@ -127,6 +127,9 @@ class StreamCounts:
                         interval.easy += since.easy
                     self._intervals[key] = interval
             raise
+        if size > MAX_BYTES:
+            content = self._path.read_bytes()
+            write_atomic(self._path, content[content.find(b"\n", len(content) // 2) + 1 :])
 
 
 def read_stream(folder: Path) -> Iterator[StreamInterval]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+from halimede.hard_samples import stream_counts
 from halimede.hard_samples.stream_counts import MAX_BYTES, StreamCounts, StreamInterval, read_stream
 
 
@@ -58,6 +60,20 @@ def test_samples_that_the_disk_refuses_are_saved_later_with_their_times(tmp_path
         (each.version, each.began_s, each.until_s, each.hard, each.easy) for each in read_stream(tmp_path / "hard")
     ]
     assert sorted(found) == [("1", 101.0, 103.0, 1, 1), ("2", 102.0, 102.0, 1, 0)]
+
+
+def test_counts_in_a_file_that_cannot_be_halved_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("the disk is full")
+
+    counts = StreamCounts(tmp_path)
+    counts.observe("1", 0.1, 101.0, hard=True)
+    monkeypatch.setattr(stream_counts, "MAX_BYTES", 1)
+    monkeypatch.setattr(stream_counts, "write_atomic", refuse)
+    for _ in range(2):
+        with contextlib.suppress(OSError):
+            counts.save()
+    assert sum(interval.hard for interval in read_stream(tmp_path)) == 1
 
 
 @pytest.mark.parametrize(("since_s", "share"), [(99.0, 1.0), (100.0, 1.0), (107.5, 0.25), (110.0, 0.0), (111.0, 0.0)])
