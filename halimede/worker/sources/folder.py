@@ -90,6 +90,8 @@ class FolderSource(FrameSource):
         self._durable = context.durable
         self._dead_letter = context.dead_letter
         self._submitted: set[FolderPicture] = set()
+        #: pictures whose file could not be read; each is logged once
+        self._unreadable: set[FolderPicture] = set()
         self._recorded_ids: set[bytes] = set()
         self._repetition = 0
 
@@ -109,13 +111,13 @@ class FolderSource(FrameSource):
             current = await self._scan()
             unchanged = sorted(set(current) & set(previous))
             self._submitted &= set(current)
+            self._unreadable &= set(current)
             for picture in unchanged:
                 if stop.is_set():
                     return
-                if picture not in self._submitted:
-                    await self._hand_over(picture, intake)
+                if picture not in self._submitted and await self._hand_over(picture, intake):
                     self._submitted.add(picture)
-            if self._loop and unchanged and self._submitted >= set(current):
+            if self._loop and unchanged and self._submitted | self._unreadable >= set(current):
                 self._submitted.clear()
                 self._repetition += 1
             previous = current
@@ -131,20 +133,23 @@ class FolderSource(FrameSource):
             log.warning("folder unreadable", folder=folder, error=str(error))
             return []
 
-    async def _hand_over(self, picture: FolderPicture, intake: FrameSink) -> None:
-        """Submit a picture, unless an earlier process has.
+    async def _hand_over(self, picture: FolderPicture, intake: FrameSink) -> bool:
+        """Submit a picture, unless an earlier process has; return False if its file cannot be read now.
 
-        A file that cannot be read is logged; one that is no valid picture is published as a dead letter, and recorded.
+        A file that is no valid picture is published as a dead letter, and recorded.
         """
         id_ = id_of(self._life, picture, self._repetition)
         if id_ in self._recorded_ids:
-            return
+            return True
         name = file_name(picture.name)
         try:
             payload = await asyncio.to_thread(_read, self._folder / picture.name)
         except OSError as error:
-            log.warning("picture unreadable", name=name, error=str(error))
-            return
+            if picture not in self._unreadable:
+                log.warning("picture unreadable", name=name, error=str(error))
+            self._unreadable.add(picture)
+            return False
+        self._unreadable.discard(picture)
         answered = partial(self._record.add, id_) if self._durable else None
         try:
             await intake.offer(payload, self._camera, id_=id_, patient=True, answered=answered, file=name)
@@ -153,6 +158,7 @@ class FolderSource(FrameSource):
             answered = None
         if answered is None:
             self._record.add(id_)
+        return True
 
 
 class SubmittedIds:

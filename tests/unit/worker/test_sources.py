@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from structlog.testing import capture_logs
 
 from halimede import topics
 from halimede.api.jointinference import FrameSourceSpec
@@ -23,6 +24,7 @@ from halimede.errors import DecodeError, InvalidFieldError
 from halimede.frames import encode_image
 from halimede.frames.payloads import ID_BYTES
 from halimede.worker.sources import SourceContext, create
+from halimede.worker.sources import folder as folder_source
 from halimede.worker.sources.folder import SubmittedIds, camera_of, id_of, scan
 from tests.simulated import eventually
 from tests.small_disk import fill, small_disk
@@ -176,6 +178,29 @@ async def test_a_huge_file_is_not_read_whole(tmp_path: Path) -> None:
     async with reading(context(tmp_path)) as keeper:
         await eventually(lambda: len(keeper.payloads) == 1)
         assert len(keeper.payloads[0]) == MAX_BYTES + 1
+
+
+@pytest.mark.parametrize("loop", [False, True])
+async def test_a_picture_that_cannot_be_read_now_is_logged_once_and_submitted_when_it_can(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, loop: bool
+) -> None:
+    is_locked, read_file = True, folder_source._read
+
+    def read(path: Path) -> bytes:
+        if path.name == "b.png" and is_locked:
+            raise PermissionError(13, "Permission denied")
+        return read_file(path)
+
+    monkeypatch.setattr(folder_source, "_read", read)
+    for name in ("a.png", "b.png"):
+        put(folder, name, name.encode())
+    with capture_logs() as lines:
+        async with reading(context(folder, loop=loop)) as keeper:
+            await eventually(lambda: keeper.payloads == [b"a.png"] * (3 if loop else 1))
+            await asyncio.sleep(1)
+            is_locked = False
+            await eventually(lambda: b"b.png" in keeper.payloads)
+    assert [line["event"] for line in lines].count("picture unreadable") == 1
 
 
 async def test_a_folder_that_vanishes_for_a_while_is_looked_for_again(folder: Path) -> None:
