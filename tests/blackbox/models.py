@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 
 from tests.graphs import FLOAT, Node, write_graph
+from tests.waiting import patience
 
 #: grey values of frames: small models of this suite are sure of EASY and unsure of HARD
 EASY, HARD = 10, 150
 #: a value that estimators with ``fails_at={POISON}`` raise an error for
 POISON = 201
-HELD_S = 30.0
+#: longest time that a test holds a model
+HELD_S = patience(30.0)
 
 
 class Estimator:

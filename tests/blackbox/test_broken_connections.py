@@ -66,7 +66,7 @@ async def test_results_wait_until_the_connection_is_back(world: World, onnx_file
 
 async def test_accepted_frames_survive_a_restart_of_the_broker(world: World) -> None:
     model = big()
-    async with world.pair(model, small(), DEADLINE_MS="30000"):
+    async with world.pair(model, small(), DEADLINE_MS="300000"):
         await world.ask(HARD)
         with model.held():
             easy, *hard = [await world.send(value) for value in (EASY, HARD, HARD, HARD)]

@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 
 from halimede import topics
-from halimede.messages import Prediction, Reply
+from halimede.messages import Prediction, Reply, Result
 from halimede.topic import Address
 from tests.blackbox.models import EASY, HARD, POISON, big, small
 from tests.blackbox.scripted_cloud import ScriptedCloud, scripted
 from tests.blackbox.world import World
-from tests.waiting import eventually
+from tests.waiting import eventually, patience
 
 
 async def test_a_silent_cloud_costs_the_deadline_and_its_late_answer_is_counted_and_dropped(world: World) -> None:
-    async with scripted(world, DEADLINE_MS="300") as cloud:
+    async with scripted(world, DEADLINE_MS="2000") as cloud:
         result = await world.ask(HARD)
         assert (result.by, result.hard, result.degraded, result.reason) == ("edge", True, True, "deadline")
         assert (result.label, result.worker, result.edge) == ("small", "e0", None)
-        assert 290 <= result.offload_ms <= result.total_ms < 3000
-        assert len(cloud.requests) == 1
+        assert 1990 <= result.offload_ms <= result.total_ms < patience(3000)
+        await cloud.asked(1)
         await cloud.answer(0)
         await eventually(lambda: world.counts("e0").late == 1)
         await eventually(lambda: world.counts("e0").degraded == 1)
@@ -54,13 +54,16 @@ async def test_an_answer_to_nothing_that_was_asked_is_counted_and_dropped(world:
 
 
 async def test_without_a_cloud_the_edge_answers_at_once(world: World) -> None:
-    async with world.worker("edge", "e0", small()):
-        first, second = await world.ask(HARD), await world.ask(HARD)
-        assert [(r.by, r.hard, r.degraded, r.reason) for r in (first, second)] == [
-            ("edge", True, True, "no-cloud"),
-            ("edge", True, True, "circuit-open"),
-        ]
-        assert max(first.total_ms, second.total_ms) < 3000
+    async def refused_by_circuit() -> Result | None:
+        result = await world.ask(HARD)
+        return result if result.reason == "circuit-open" else None
+
+    async with world.worker("edge", "e0", small(), DEADLINE_MS="60000"):
+        first = await world.ask(HARD)
+        assert first.reason == "no-cloud"
+        second = await eventually(refused_by_circuit)  # the circuit is open for a second, then for longer each time
+        assert [(r.by, r.hard, r.degraded) for r in (first, second)] == [("edge", True, True)] * 2
+        assert max(first.total_ms, second.total_ms) < patience(3000)
         async with world.worker("cloud", "c0", big()):
             await world.knows("e0", "c0")
             third = await world.ask(HARD)
@@ -69,20 +72,20 @@ async def test_without_a_cloud_the_edge_answers_at_once(world: World) -> None:
 
 async def test_a_frame_that_wants_its_answer_earlier_gets_it(world: World) -> None:
     async with scripted(world, DEADLINE_MS="60000"):
-        result = await world.ask(HARD, deadline_ms=300)
+        result = await world.ask(HARD, deadline_ms=2000)
         assert (result.degraded, result.reason) == (True, "deadline")
-        assert result.total_ms < 5000
+        assert result.total_ms < patience(5000)
 
 
 @pytest.mark.parametrize(("error", "reason"), [("failed", "error"), ("invalid", "error"), ("expired", "deadline")])
 async def test_what_the_cloud_refuses_the_edge_answers_at_once(world: World, error: str, reason: str) -> None:
-    async with scripted(world) as cloud:
+    async with scripted(world, DEADLINE_MS="60000") as cloud:
         id_ = await world.send(HARD)
         await cloud.asked(1)
         await cloud.refuse(0, error)
         result = await world.result(id_)
         assert (result.by, result.degraded, result.reason, result.label) == ("edge", True, reason, "small")
-        assert result.total_ms < 5000
+        assert result.total_ms < patience(5000)
 
 
 async def test_what_one_worker_is_too_busy_for_goes_to_another_under_the_same_id(world: World) -> None:

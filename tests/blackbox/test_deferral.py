@@ -154,7 +154,7 @@ async def test_mining_before_inference_keeps_what_is_easy(world: World) -> None:
 
 
 async def test_mining_before_inference_answers_late_where_the_cloud_is_silent(world: World) -> None:
-    async with scripted(world, DEADLINE_MS="300", **always(1)) as cloud:
+    async with scripted(world, DEADLINE_MS="2000", **always(1)) as cloud:
         result = await world.ask(EASY)
         assert (result.by, result.degraded, result.reason, result.label) == ("edge", True, "deadline", "small")
         await cloud.asked(1)

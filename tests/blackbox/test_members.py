@@ -108,8 +108,8 @@ async def test_findings_come_together_at_the_eldest_member(world: World) -> None
 
 
 async def test_what_the_joint_does_not_answer_is_the_members_own(world: World) -> None:
-    member = await of_application(world, "a", "together", DEADLINE_MS="2000")
-    empty, broken, late = await world.ask(EMPTY), await world.ask(BREAKS), await world.ask(WAITS)
+    member = await of_application(world, "a", "together", DEADLINE_MS="60000")
+    empty, broken, late = await world.ask(EMPTY), await world.ask(BREAKS), await world.ask(WAITS, deadline_ms=1000)
     assert (empty.by, empty.degraded, empty.label) == ("edge", False, "0")
     assert (late.by, late.degraded, late.reason) == ("edge", True, "deadline")
     assert (broken.by, broken.degraded, broken.reason) == ("edge", True, "error")

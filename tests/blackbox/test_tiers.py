@@ -15,7 +15,7 @@ from tests.waiting import eventually
 #: grey values: the gate is sure of MIDDLE and the device is not; the cloud alone is sure of HARDEST
 MIDDLE, HARDEST = 150, 230
 DEVICE = {"TIER": "edge", "NEXT_TIER": "gate"}
-DEADLINE_MS = 500
+DEADLINE_MS = 2000
 
 
 def device() -> Estimator:

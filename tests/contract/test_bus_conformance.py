@@ -122,6 +122,7 @@ async def test_a_message_is_acknowledged_only_after_its_handler_returned(world: 
     slow.hold()
     await publisher.publish(topics.SYNC.at(node=unique), sync(1))
     await publisher.publish(topics.SYNCED.at(node=unique), m.Synced(epoch=1, count=0))
+    await eventually(lambda: slow.started == 1)
     await asyncio.sleep(QUIET_S)
     assert (slow.started, quick.started) == (1, 0)
     slow.release()

@@ -206,6 +206,9 @@ async def test_a_session_that_nobody_takes_up_is_over_after_its_time(world: Worl
     await say(publisher, unique, 0)
     await inbox.has(1)
     await kill(world, first)
-    await asyncio.sleep(2.5)
-    assert not await publisher.publish(topics.SYNC.at(node=unique), m.Sync(epoch=1))
+
+    async def is_over() -> bool:
+        return not await publisher.publish(topics.SYNC.at(node=unique), m.Sync(epoch=1))
+
+    await eventually(is_over, every_s=0.1)
     assert not (await durable(world, unique)).resumed

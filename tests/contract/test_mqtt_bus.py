@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import subprocess
 import threading
@@ -31,22 +32,32 @@ async def proxy(mosquitto: MosquittoProcess) -> AsyncIterator[Proxy]:
         yield proxy
 
 
+async def connect_error(bus: MqttBus, reason: str) -> str:
+    """Return the error of a bus that cannot connect, as soon as that has a reason, a regular expression."""
+
+    async def text() -> str:
+        with pytest.raises(DisconnectedError) as caught:
+            await bus.wait_connected(0.2)
+        return str(caught.value) if re.search(reason, str(caught.value)) else ""
+
+    error: str = await eventually(text)
+    return error
+
+
 async def test_a_refused_client_says_why_and_never_its_password(tmp_path: Path, unique: str) -> None:
     async with MosquittoProcess(tmp_path, port=free_port(), access=["allow_anonymous false"]) as broker:
         with capture_logs() as lines:
             url = broker.url.replace("//", "//someone:s3cret@")
             async with MqttBus(unique, url) as bus:
-                with pytest.raises(DisconnectedError, match="Not authorized") as caught:
-                    await bus.wait_connected(1)
-        assert "s3cret" not in str(caught.value) + str(lines)
+                error = await connect_error(bus, "Not authorized")
+        assert "s3cret" not in error + str(lines)
 
 
 async def test_a_bus_waits_for_a_broker_that_comes_later_and_says_so_once(tmp_path: Path, unique: str) -> None:
     port = free_port()
     with capture_logs() as lines:
         async with MqttBus(unique, f"{HOST}:{port}") as bus:
-            with pytest.raises(DisconnectedError, match="refused"):
-                await bus.wait_connected(1)
+            await connect_error(bus, "refused")
             async with MosquittoProcess(tmp_path, port=port):
                 await bus.wait_connected(patience(10))
     assert [line["event"] for line in lines if line["event"].startswith("bus ")][:2] == ["bus down", "bus connected"]
@@ -67,8 +78,7 @@ async def test_a_server_that_does_not_speak_mqtt_is_named_and_left_cleanly(uniqu
         async with server:
             settings = MqttSettings(HOST, server.sockets[0].getsockname()[1], connect_timeout_s=0.3)
             async with MqttBus(unique, settings) as bus:
-                with pytest.raises(DisconnectedError, match=r"does not answer|protocol|MQTT client|broke"):
-                    await bus.wait_connected(1.5)
+                await connect_error(bus, r"does not answer|protocol|MQTT client|invalid MQTT|broke\b")
 
 
 async def test_a_half_open_connection_is_found_by_its_silence(proxy: Proxy, unique: str) -> None:
@@ -85,11 +95,11 @@ async def test_a_half_open_connection_is_found_by_its_silence(proxy: Proxy, uniq
 
 @pytest.mark.slow
 async def test_a_slow_connection_is_not_taken_for_a_dead_one(proxy: Proxy, unique: str) -> None:
-    keepalive_s, one_way_s = 3, 1.1
+    keepalive_s, one_way_s = 8, 2.9
     async with MqttBus(unique, MqttSettings(HOST, proxy.port, keepalive_s=keepalive_s)) as bus:
         await bus.wait_connected(patience(10))
         proxy.delay(one_way_s)  # a ping and its answer take nearly a whole keepalive
-        await asyncio.sleep(4 * keepalive_s)
+        await asyncio.sleep(3 * keepalive_s)
         assert (bus.connected, proxy.accepted) == (True, 1)
 
 
@@ -158,5 +168,4 @@ async def test_frames_of_all_sizes_pass_through_tls(certificate: Path, tmp_path:
                 await bus.send(Packet(unique, bytes(size)))
             await eventually(lambda: sizes == wanted)
         async with MqttBus(unique, MqttSettings.from_url(f"mqtts://localhost:{broker.port}")) as stranger:
-            with pytest.raises(DisconnectedError, match="certificate is not accepted: self-signed"):
-                await stranger.wait_connected(1)
+            await connect_error(stranger, "certificate is not accepted: self-signed")

@@ -154,7 +154,9 @@ async def test_an_update_whose_pods_fail_waits_and_the_old_pod_works(api: Api) -
 async def test_a_worker_whose_pods_have_failed_is_tried_again_by_itself(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pod_history, "FAILED_S", 1.0)
+    # one failure is enough, however slowly pods fail here, and the next pod waits for two seconds or more
+    for name, number in {"BURST": 0.5, "CALM": 0.5, "FAILED_S": 4.0}.items():
+        monkeypatch.setattr(pod_history, name, number)
     async with world(api) as w, w.gm(), w.node(w.edge), w.node(w.cloud):
         w.player.behave(left("out-of-cpu"), EDGE)
         await w.apply_all()

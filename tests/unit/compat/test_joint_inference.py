@@ -25,6 +25,7 @@ from halimede.worker.main import connect_to
 from services.broker import MosquittoProcess
 from tests.ports import free_port
 from tests.simulated import eventually
+from tests.waiting import patience
 
 SURE, UNSURE = np.zeros((2, 2), np.uint8), np.ones((2, 2), np.uint8)
 #: what the edge's model answers for each
@@ -88,7 +89,7 @@ async def world(mosquitto: MosquittoProcess, unique: str) -> AsyncIterator[World
         made.infos[delivery.body.name] = delivery.body
 
     async with MqttBus(f"lc-{unique}", MqttSettings.from_url(mosquitto.url)) as bus:
-        await bus.wait_connected(5)
+        await bus.wait_connected(patience(5))
         await bus.subscribe(topics.WORKER_INFO.filter(), heard)
         yield made
 
@@ -173,11 +174,13 @@ async def test_mining_first_asks_the_edge_only_for_what_the_cloud_does_not_answe
     async with edge(world, tmp_path, monkeypatch, None, **named) as service:
         assert await asyncio.to_thread(service.inference, UNSURE) == [True, VAGUE, VAGUE, None]
         async with cloud(world, tmp_path):
-            until = time.monotonic() + 10
-            while (answer := await asyncio.to_thread(service.inference, UNSURE))[3] is None:
-                assert time.monotonic() < until  # the edge learns in a moment that somebody is there
-                await asyncio.sleep(0.05)
-            assert answer == [True, SAID, None, SAID]
+
+            async def answer_of_cloud() -> Any:
+                answer = await asyncio.to_thread(service.inference, UNSURE)
+                return answer if answer[3] is not None else None
+
+            # the edge learns in a moment that somebody is there
+            assert await eventually(answer_of_cloud, 10, every_s=0.05) == [True, SAID, None, SAID]
         assert service.inference(SURE) == [False, CLEAR, CLEAR, None]
         with pytest.raises(InvalidFieldError, match="mining_mode"):
             service.inference(SURE, mining_mode="self-made")

@@ -23,6 +23,7 @@ from tests.digits import picture as png
 from tests.graphs import write_weigher
 from tests.programs import run_python
 from tests.unit.worker.world import BREAKS_BOTH, BREAKS_SMALL, EASY, HARD, Big, Small
+from tests.waiting import eventually, patience, wait_for
 
 EDGE_ALONE: dict[str, Any] = {"mining": "EdgeOnly"}
 MARGIN: dict[str, Any] = {"parameters": {"threshold_margin": 0.2}}
@@ -32,6 +33,18 @@ class Slow:
     def predict(self, data: Any) -> str:
         time.sleep(0.2)
         return "slow"
+
+
+class Held:
+    """Answers once its gate is open."""
+
+    def __init__(self) -> None:
+        self.asked, self.gate = threading.Event(), threading.Event()
+
+    def predict(self, data: Any) -> str:
+        self.asked.set()
+        assert self.gate.wait(patience(20))
+        return "held"
 
 
 def picture(value: int) -> Array:
@@ -146,9 +159,10 @@ async def test_event_loops_are_not_held_up(model: JointModel) -> None:
 
 
 async def test_a_caller_that_goes_leaves_nothing_behind() -> None:
-    async with JointModel(Slow, **EDGE_ALONE) as model:
+    held = Held()
+    async with JointModel(held, **EDGE_ALONE) as model:
         task = asyncio.create_task(model.apredict(picture(1)))
-        await asyncio.sleep(0.05)
+        await eventually(held.asked.is_set)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -156,7 +170,8 @@ async def test_a_caller_that_goes_leaves_nothing_behind() -> None:
             await model.apredict(picture(1), timeout_s=0.01)
         with pytest.raises(TimeoutError):
             await asyncio.to_thread(model.predict, picture(1), timeout_s=0.01)
-        assert (await model.apredict(picture(1))).label == "slow"
+        held.gate.set()
+        assert (await model.apredict(picture(1))).label == "held"
 
 
 def test_an_edge_alone_asks_nobody() -> None:
@@ -166,8 +181,10 @@ def test_an_edge_alone_asks_nobody() -> None:
 
 
 def test_a_big_model_that_takes_too_long_leaves_the_small_ones_answer() -> None:
-    with JointModel(Small, Slow, **MARGIN, deadline_ms=50) as model:
+    held = Held()
+    with JointModel(Small, held, **MARGIN, deadline_ms=50) as model:
         answer = model.predict(picture(HARD))
+        held.gate.set()
         assert (answer.label, answer.by, answer.degraded, answer.reason) == ("small", "edge", True, "deadline")
         assert answer.detail
 
@@ -303,12 +320,21 @@ def test_it_opens_at_the_first_sample_and_never_again_once_closed() -> None:
 
 def test_what_is_under_way_is_answered_before_it_closes() -> None:
     before = set(threading.enumerate())
-    model = JointModel(Slow, **EDGE_ALONE).open()
-    with ThreadPoolExecutor(1) as pool:
+    held = Held()
+    model = JointModel(held, **EDGE_ALONE)
+    engine = model._open_engine()
+    assert engine._edge
+    assert engine._edge._worker
+    assert engine._stop
+    pipeline, stop = engine._edge._worker.pipeline, engine._stop
+    with ThreadPoolExecutor(2) as pool:
         answers = pool.submit(model.predict_batch, [picture(1)] * 3)
-        time.sleep(0.05)
-        model.close()
-        assert [answer.label for answer in answers.result()] == ["slow"] * 3
+        wait_for(lambda: pipeline.inside == 3)
+        closing = pool.submit(model.close)
+        wait_for(stop.is_set)
+        held.gate.set()
+        assert [answer.label for answer in answers.result()] == ["held"] * 3
+        closing.result()
     assert not [t for t in threading.enumerate() if t.name == "joint-model" and t not in before]
 
 
@@ -317,7 +343,7 @@ def test_a_model_that_is_dropped_ends_its_thread() -> None:
     model = JointModel(Small, **EDGE_ALONE).open()
     (ours,) = {thread for thread in threading.enumerate() if thread.name == "joint-model"} - before
     del model
-    ours.join(5)
+    ours.join(patience(5))
     assert not ours.is_alive()
 
 

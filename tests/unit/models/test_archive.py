@@ -12,6 +12,7 @@ import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,7 @@ from halimede.models.archive import (
 )
 from tests.simulated import eventually
 from tests.unit.models.archives import FILES, member, refusal, stored, tar, tar_of, tree, zip_of, zipped
+from tests.waiting import patience
 
 #: the remedy that an archive without one model of the format is told
 NAMED = {ONNX: r"model\.onnx", TFLITE: r"model\.tflite", SAVED_MODEL: r"saved_model\.pb"}
@@ -155,13 +157,25 @@ async def test_a_process_killed_while_it_unpacks_leaves_nothing_that_is_taken_fo
     assert tree(await unpack(cache, fetched)) == files
 
 
-async def test_cancelled_it_ends_soon_and_leaves_nothing(cache: Cache) -> None:
+async def test_cancelled_it_ends_soon_and_leaves_nothing(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     fetched = stored(cache, tar({f"{i}.bin": os.urandom(200_000) for i in range(150)}, "w"))
+    written, gate, members, write = threading.Event(), threading.Event(), list[str](), Unpacking.write
+
+    def write_and_wait(unpacking: Unpacking, path: str, body: Any, size: int | None) -> None:
+        write(unpacking, path, body, size)
+        members.append(path)
+        written.set()
+        assert gate.wait(patience(20))
+
+    monkeypatch.setattr(Unpacking, "write", write_and_wait)
     task = asyncio.create_task(unpack(cache, fetched))
-    await eventually(lambda: list((cache.root / "unpacked").glob(".*.new/*")), 30, 0.001)
+    await eventually(written.is_set, 30)
     task.cancel()
+    await asyncio.sleep(0)  # it is cancelled while the first member has just been written
+    gate.set()
     with pytest.raises(asyncio.CancelledError):
         await task
+    assert len(members) == 1
     assert list((cache.root / "unpacked").iterdir()) == []
 
 

@@ -42,7 +42,10 @@ async def test_a_script_that_works_stands_its_trial(tmp_path: Path) -> None:
 async def test_a_script_that_waits_for_the_processor_has_more_time_by_the_clock(tmp_path: Path) -> None:
     """The limit is of processor time: on a busy machine others have the processor meanwhile, as in this sleep."""
     limits = TrialLimits(seconds=2.5)  # 7 s by the clock are left for the start of a busy machine
-    trial = await tried(tmp_path, body("__import__('time').sleep(2.6)", "return 1.0"), limits=limits)
+    for _ in range(5):  # a very busy one may take all of them
+        trial = await tried(tmp_path, body("__import__('time').sleep(2.6)", "return 1.0"), limits=limits)
+        if trial.reason != TrialReason.SLOW:
+            break
     assert (trial.ok, trial.reason, trial.message) == (True, "", "")
 
 
@@ -57,7 +60,10 @@ async def test_a_script_that_waits_for_the_processor_has_more_time_by_the_clock(
     ids=["when it is called", "when it is loaded", "before the model", "and writes without end"],
 )
 async def test_a_script_that_hangs_is_named(tmp_path: Path, code: str, spec: dict[str, Any], says: str) -> None:
-    trial = await tried(tmp_path, code, spec, SHORT_LIMITS)
+    for _ in range(5):  # on a busy machine, the time may be over before the script is reached
+        trial = await tried(tmp_path, code, spec, SHORT_LIMITS)
+        if not trial.message.startswith("the model"):
+            break
     assert (trial.ok, trial.reason) == (False, TrialReason.SLOW)
     assert trial.message.startswith(says)
 

@@ -16,6 +16,7 @@ from halimede.pipeline import model_slot
 from halimede.pipeline.executor import LoopWatchdog, ModelThread
 from halimede.pipeline.inference import InferenceOutcome
 from halimede.pipeline.model_slot import LoadedModel, ModelSlot
+from tests.simulated import eventually
 from tests.unit.frames.clouds import frame
 from tests.unit.pipeline.answering import Ours, answering, new_sample, short
 
@@ -54,7 +55,7 @@ async def test_a_short_call_of_our_own_model_runs_on_the_loop_while_a_thread_wat
     await asyncio.sleep(0)
     async with answering(slot) as pipeline:
         asking = asyncio.create_task(pipeline.answer([body]))
-        await asyncio.sleep(0.01)
+        await eventually(lambda: asking.done() or thread._calls == 2)  # answered, or behind the call that is under way
         gate.set()
         ((_, conclusion),) = await asking
     assert conclusion.outcome.prediction is not None

@@ -80,7 +80,7 @@ async def test_a_replaced_model_is_closed_after_its_last_answer_and_once(rollout
     model.gate.clear()
     async with answering(slot) as pipeline:
         asking = asyncio.create_task(answers(pipeline, [frame(1)]))
-        await asyncio.sleep(0.1)
+        await eventually(lambda: rollout.old.busy_s > 0)
         slot.replace(rollout.new)
         await asyncio.sleep(0.2)
         assert (model.closes, rollout.old in slot.loaded) == (0, True)
@@ -172,7 +172,7 @@ async def test_a_sample_under_way_in_a_canary_that_is_given_up_is_answered_all_t
     second.gate.clear()
     async with answering(rollout.slot) as pipeline, asyncio.TaskGroup() as group:
         asking = group.create_task(answers(pipeline, [frame(7) for _ in range(5)]))
-        await asyncio.sleep(0.1)
+        await eventually(lambda: rollout.new.busy_s > 0)
         rollout.slot.try_out(None, 0)
         second.gate.set()
     assert set(asking.result()) == {("7", "1")}
@@ -188,7 +188,7 @@ async def test_once_it_has_taken_over_a_models_failures_are_its_own_also_when_th
     second.gate.clear()
     async with answering(slot) as pipeline:
         asking = asyncio.create_task(answers(pipeline, [frame(7)]))
-        await asyncio.sleep(0.1)
+        await eventually(lambda: rollout.new.busy_s > 0)
         slot.replace(rollout.newer)
         second.gate.set()
         assert await asking == [(None, "2")]

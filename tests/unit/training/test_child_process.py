@@ -158,9 +158,9 @@ async def test_first_weights_may_be_large_although_nobody_knows_their_size_yet(t
     ],
 )
 async def test_what_fails_has_a_reason(tmp_path: Path, code: str, entry: str, reason: str, text: str) -> None:
-    told = settings(tmp_path, f"{code}:{entry}", memoryMb=512, seconds=1 if entry == "Spins" else 60)
-    result = await run_step(told, "initial", shape=[64])
+    result = await run_step(settings(tmp_path, f"{code}:{entry}", memoryMb=512, seconds=60), "initial", shape=[64])
     if entry != "Missing":
+        told = settings(tmp_path, f"{code}:{entry}", memoryMb=512, seconds=1 if entry == "Spins" else 60)
         result = await run_step(told, "train", weights=result.content, specs=result.specs)
     assert result.reason == reason
     assert text in result.message
