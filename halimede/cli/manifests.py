@@ -26,7 +26,7 @@ from halimede.api.file_references import resolve
 from halimede.cli.output import warn
 from halimede.codec import MAX_JSON
 from halimede.errors import HalimedeError, InvalidFieldError, cause_of, refuse
-from halimede.system.bounded_yaml import bounded_yaml, decode_text
+from halimede.system.bounded_yaml import bounded_yaml, decode_text, yaml_problem
 
 #: suffixes of the files of a folder that are read
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
@@ -246,9 +246,8 @@ def _documents(source: str, text: str) -> Iterator[tuple[int, Any]]:
             if body is not None:
                 yield number, body
     except MarkedYAMLError as error:
-        position = error.problem_mark or error.context_mark
-        where = f"{source}:{position.line + 1}" if position else source
-        problem = str(error.problem or error.context or "cannot be read").splitlines()[0]
+        line, problem = yaml_problem(error)
+        where = f"{source}:{line}" if line else source
         raise ManifestError(f"{where}: document {number + 1}: not valid YAML: {problem}") from error
     except (YAMLError, ValueError, TypeError) as error:
         raise ManifestError(f"{source}: document {number + 1}: not valid YAML: {cause_of(error)}") from error

@@ -71,7 +71,7 @@ def _read(path: Path) -> Iterator[Resource[Any]]:
     """Yield the resources in a manifest; documents that are no mapping are skipped. Raises InvalidFieldError."""
     from ruamel.yaml.error import MarkedYAMLError, YAMLError  # noqa: PLC0415  # of the cli extra alone
 
-    from halimede.system.bounded_yaml import bounded_yaml, decode_text  # noqa: PLC0415
+    from halimede.system.bounded_yaml import bounded_yaml, decode_text, yaml_problem  # noqa: PLC0415
 
     try:
         with path.open("rb") as file:
@@ -82,9 +82,8 @@ def _read(path: Path) -> Iterator[Resource[Any]]:
     except UnicodeDecodeError as error:
         raise InvalidFieldError(FIELD, str(path), f"byte {error.start} is not UTF-8: write it as UTF-8") from error
     except MarkedYAMLError as error:
-        position = error.problem_mark or error.context_mark
-        line_text = f" (line {position.line + 1})" if position else ""
-        problem = str(error.problem or error.context or "cannot be read").splitlines()[0]
+        line, problem = yaml_problem(error)
+        line_text = f" (line {line})" if line else ""
         raise InvalidFieldError(FIELD, str(path), f"write YAML: {problem}{line_text}") from error
     except (YAMLError, ValueError, TypeError, RecursionError) as error:
         raise InvalidFieldError(FIELD, str(path), f"write YAML: {cause_of(error)}") from error

@@ -80,6 +80,13 @@ class BoundedConstructor(SafeConstructor):
             raise MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from error
 
 
+def yaml_problem(error: MarkedYAMLError) -> tuple[int | None, str]:
+    """Return the number of the line with an error, from 1 (None: unknown), and the problem in one line."""
+    position = error.problem_mark or error.context_mark
+    problem = str(error.problem or error.context or "cannot be read").splitlines()[0]
+    return position.line + 1 if position else None, problem
+
+
 def decode_text(data: bytes) -> str:
     """Decode UTF-8, or UTF-16 that begins with its byte order mark. Raises UnicodeDecodeError.
 

@@ -509,9 +509,9 @@ def _site_of(folder: Path) -> Site:
 
 def _read(folder: Path) -> Site | None:
     """Return the site in a folder's site.yaml; None without that file. Raises InvalidFieldError and HalimedeError."""
-    from ruamel.yaml.error import YAMLError
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-    from halimede.system.bounded_yaml import bounded_yaml
+    from halimede.system.bounded_yaml import bounded_yaml, yaml_problem
 
     path = folder / "site.yaml"
     if not path.exists():
@@ -520,8 +520,12 @@ def _read(folder: Path) -> Site | None:
         raise InvalidFieldError("FOLDER", str(path), f"it is larger than {MAX_BYTES} bytes: make it smaller")
     try:
         return read_site(bounded_yaml().load(path.read_text()))
+    except MarkedYAMLError as error:
+        line, problem = yaml_problem(error)
+        where = f"{path}:{line}" if line else path
+        raise HalimedeError(f"{where}: not valid YAML: {shorten_middle(problem, 300)}") from None
     except (YAMLError, UnicodeDecodeError) as error:
-        raise HalimedeError(f"{path} is not valid YAML: {shorten_middle(cause_of(error), 300)}") from None
+        raise HalimedeError(f"{path}: not valid YAML: {shorten_middle(cause_of(error), 300)}") from None
 
 
 @contextlib.contextmanager

@@ -147,6 +147,13 @@ def test_a_broken_site_file_is_one_line(site: Path, text: str) -> None:
     assert "Error: " in run("show", site, code=1)
 
 
+def test_an_error_of_the_site_files_yaml_names_its_line(site: Path) -> None:
+    path = site / "site.yaml"
+    path.write_text("nodes: [edge0]\nprefix: 2024-13-45\n")
+    problem = "'2024-13-45' is no timestamp: correct it, or quote it as a text"
+    assert f"Error: {path}:2: not valid YAML: {problem}" in run("show", site, code=1).replace("\n", "")
+
+
 def test_a_site_of_hundreds_of_nodes_is_made_and_its_steps_are_not_all_shown(tmp_path: Path) -> None:
     nodes = [f"edge{number}" for number in range(200)]
     (tmp_path / "site.yaml").write_text(json.dumps({"nodes": nodes}))
