@@ -11,6 +11,7 @@ import pytest
 from halimede.bus.message import Grants
 from halimede.bus.mqtt import MqttBus
 from halimede.bus.settings import MqttSettings
+from halimede.cli.doctor import broker_features
 from halimede.cli.doctor.broker_features import (
     QUEUED,
     QUEUED_BYTES,
@@ -31,6 +32,14 @@ from tests.refusing_broker import RefusingBroker
 from tests.waiting import patience
 
 PATIENCE = 20.0
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let connections and small messages come as late as on a busy machine."""
+    for name in ("CONNECT_S", "IDLE_S"):
+        monkeypatch.setattr(broker_features, name, patience(getattr(broker_features, name)))
+    monkeypatch.setattr(broker_features._arrival, "__defaults__", (patience(broker_features.ARRIVAL_S),))
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import re
 import subprocess
@@ -41,8 +42,18 @@ pytestmark = pytest.mark.timeout(120)
 async def test_rtsp_goes_over_tcp_and_its_frames_say_when_they_were_taken(
     mosquitto: MosquittoProcess, unique: str
 ) -> None:
-    async with RtspCamera(counting()) as camera, cameras(mosquitto, unique, {"door": camera.url()}) as seen:
-        await seen.more("door", 10)
+    def numbers() -> list[int]:
+        return [number_of(bytes(frame.data)) for frame in seen.frames["door"]]
+
+    async def show(viewer: Viewer) -> None:
+        """Repeat each picture until it has arrived: a live camera skips pictures while the machine is busy."""
+        for number in itertools.cycle(range(16)):
+            while numbers()[-1:] != [number]:
+                await viewer.picture(jpeg(number))
+                await asyncio.sleep(0.04)
+
+    async with RtspCamera(show) as camera, cameras(mosquitto, unique, {"door": camera.url()}) as seen:
+        await eventually(lambda: 10 in numbers(), PATIENCE_S)
         said = await seen.says("door", state="running")
         assert camera.transports
         assert all("TCP" in transport for transport in camera.transports)
@@ -50,9 +61,8 @@ async def test_rtsp_goes_over_tcp_and_its_frames_say_when_they_were_taken(
     assert [f.sequence for f in frames] == list(range(len(frames)))
     assert len({bytes(f.id) for f in frames}) == len(frames)
     assert {(f.camera, f.encoding) for f in frames} == {("door", "jpeg")}
-    numbers = [number_of(bytes(f.data)) for f in frames]
-    steps = {(after - before) % 16 for before, after in pairwise(numbers[:10])}
-    assert steps <= {1, 2, 3}, "in order; a live camera skips pictures while the machine is busy"
+    assert numbers()[0] == 0
+    assert {(after - before) % 16 for before, after in pairwise(numbers())} <= {0, 1}, "in order"
     assert abs(frames[-1].captured_ns / 1e9 - time.time()) < PATIENCE_S
     assert [f.captured_ns for f in frames] == sorted(f.captured_ns for f in frames)
     assert (said.codec, said.width, said.height) == ("mjpeg", 64, 48)
@@ -155,23 +165,35 @@ async def test_a_camera_that_wants_no_frames_of_ours_publishes_bare_jpeg(
 
 
 async def test_who_is_slow_gets_the_newest_frame_and_the_others_are_counted() -> None:
-    taken: list[tuple[float, float]] = []
-    stop = asyncio.Event()
+    taken: list[int] = []
+    departures, stop = asyncio.Semaphore(0), asyncio.Event()
 
     async def slow(picture: CapturedPicture, sequence: int) -> bool:
-        taken.append((picture.taken_ns / 1e9, time.time()))
-        await asyncio.sleep(0.3)
+        taken.append(number_of(picture.data))
+        await departures.acquire()
         return True
 
-    async with MjpegCamera(counting(fps=50)) as server:
-        camera = Camera(CameraSettings(name="a", address=parse(server.url()), window=1), slow)
+    async def show(viewer: Viewer) -> None:
+        """Show one picture, and seven more each time that the newest has been taken."""
+        await viewer.picture(jpeg(0))
+        for newest in (0, 7):
+            await eventually(lambda newest=newest: taken[-1:] == [newest], PATIENCE_S)
+            for number in range(newest + 1, newest + 8):
+                await viewer.picture(jpeg(number))
+        await stop.wait()
+
+    async with MjpegCamera(show) as server:
+        settings = CameraSettings(name="a", address=parse(server.url()), window=1, stall_s=patience(PATIENCE_S))
+        camera = Camera(settings, slow)
         running = asyncio.create_task(camera.run(stop))
-        await eventually(lambda: len(taken) >= 6, PATIENCE_S)
+        for skipped in (6, 12):
+            await eventually(lambda skipped=skipped: camera.tracker.skipped == skipped, PATIENCE_S)
+            departures.release()
+        await eventually(lambda: len(taken) == 3, PATIENCE_S)
+        departures.release()
         stop.set()
         await running
-    # each was taken after the one before it had left: none had waited in a queue
-    assert all(later[0] >= before[1] + 0.2 for before, later in pairwise(taken[1:]))
-    assert camera.tracker.skipped > len(taken)
+    assert taken == [0, 7, 14], "none waits in a queue behind one that has not left"
 
 
 async def test_fewer_frames_are_taken_where_fewer_are_wanted(

@@ -14,7 +14,7 @@ import pytest
 from halimede.models import desired_state
 from halimede.models.desired_state import Desired, DesiredModel
 from tests.scraping import scrape, value
-from tests.serving_world import Server, adds, server, wish
+from tests.serving_world import Server, adds, port_of, server, wish
 from tests.simulated import eventually
 from tests.waiting import patience
 
@@ -106,13 +106,25 @@ async def test_a_corrupt_version_changes_nothing_but_what_is_told(tmp_path: Path
 
 async def test_who_is_told_to_leave_answers_what_it_has_taken(tmp_path: Path) -> None:
     async with serving(tmp_path, wish(adds(tmp_path / "1.onnx", 1), version="1")) as (made, _):
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(made.http.rpartition(":")[2]))
+        port = port_of(made.http)
+
+        async def is_closed() -> bool:
+            try:
+                _, late = await asyncio.open_connection("127.0.0.1", port)
+            except ConnectionError:
+                return True
+            late.close()
+            return False
+
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
         body = aiohttp.payload.JsonPayload(BODY)._value
-        head = f"POST /v2/models/m/infer HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-        writer.write(head + body[:10])
-        await asyncio.sleep(0.3)
+        request = "POST /v2/models/m/infer HTTP/1.1\r\nHost: 127.0.0.1\r\nExpect: 100-continue\r\n"
+        writer.write(f"{request}Content-Length: {len(body)}\r\n\r\n".encode())
+        async with asyncio.timeout(patience(30)):
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(body[:10])
         leaving = asyncio.ensure_future(made.terminate())
-        await asyncio.sleep(0.5)
+        await eventually(is_closed, every_s=0.05)
         writer.write(body[10:])
         async with asyncio.timeout(patience(30)):
             assert b" 200 " in await reader.readline()

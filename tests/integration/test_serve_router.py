@@ -88,14 +88,23 @@ async def test_easy_ones_stay_at_the_edge_and_hard_ones_go_to_the_cloud_while_th
         hard = ("surely bright", {"by": "cloud", "hard": True, "degraded": False})
         assert await asyncio.to_thread(ask, router, HARD) == hard
         assert await world.cloud.terminate() == 0
-        for reason in ("no-cloud", "circuit-open"):
-            by_edge = ("bright", {"by": "edge", "hard": True, "degraded": True, "reason": reason})
-            assert await asyncio.to_thread(ask, router, HARD) == by_edge
+        reasons: list[str] = []
+
+        async def is_open() -> bool:
+            label, parameters = await asyncio.to_thread(ask, router, HARD)
+            reasons.append(parameters.pop("reason"))
+            assert (label, parameters) == ("bright", {"by": "edge", "hard": True, "degraded": True})
+            return reasons[-1] == "circuit-open"
+
+        await eventually(is_open)
+        # a slow machine may ask after the pause: then the cloud is tried again, and the pause doubled
+        assert set(reasons) == {"no-cloud", "circuit-open"}
         assert await asyncio.to_thread(ask, router, EASY) == easy
         async with aiohttp.ClientSession() as session:
             found = await scrape(session, router.http)
-            assert value(found, "halimede_router_answers_total", by="edge") == 4
-            assert value(found, "halimede_router_degraded_answers_total", reason="no-cloud") == 1
+            assert value(found, "halimede_router_answers_total", by="edge") == 2 + len(reasons)
+            degraded = value(found, "halimede_router_degraded_answers_total", reason="no-cloud")
+            assert degraded == reasons.count("no-cloud")
             assert value(found, "halimede_router_circuit_state") == 2
             await world.edge.terminate()
             body = {"inputs": [{"name": "image", "shape": [1], "datatype": "BYTES", "data": [""]}]}
@@ -118,12 +127,12 @@ async def test_what_is_under_way_at_sigterm_is_answered_and_nobody_else_comes_in
         port = port_of(router.http)
         given = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [base64.b64encode(EASY).decode()]}
         body = json.dumps({"inputs": [given]}).encode()
-        head = f"POST /v2/models/helmet/infer HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST /v2/models/helmet/infer HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nExpect: 100-continue\r\n"
         async with asyncio.timeout(patience(60)):
             asking, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(head.encode() + body[:20])
-            await writer.drain()
-            await asyncio.sleep(0.5)  # until its headers are read
+            writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode())
+            assert await asking.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(body[:20])
             router.process.send_signal(signal.SIGTERM)
             while True:
                 try:

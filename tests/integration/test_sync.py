@@ -16,6 +16,7 @@ from halimede.bus import Delivery
 from halimede.messages import Status, StatusDocument
 from tests.faults.control import Child, Control, control
 from tests.integration.gm_world import dataset
+from tests.proxy import MOST_UNDER_WAY, Proxy
 
 ZONE = {"zone": "a"}
 FILES = {f"part{n:02}/data{n}.txt": f"line {n}\n" * (n + 1) for n in range(30)}
@@ -24,10 +25,10 @@ pytestmark = pytest.mark.timeout(180)
 
 
 class Fleet:
-    """One node with the data, and nodes of a zone that copy it."""
+    """One node with the data, and nodes of a zone that copy it, all of them over one line."""
 
-    def __init__(self, plane: Control, data: Path, copies: int) -> None:
-        self.plane, self.data = plane, data
+    def __init__(self, plane: Control, data: Path, copies: int, line: Proxy) -> None:
+        self.plane, self.data, self.line = plane, data, line
         self.names = [f"edge{number}" for number in range(1, copies + 1)]
         self.nodes: dict[str, Child] = {}
         self.statuses: dict[str, Status] = {}
@@ -39,9 +40,9 @@ class Fleet:
             self.node(name)
 
     def node(self, name: str) -> None:
-        labels = [] if name == "edge0" else ["zone=a"]
+        port, labels = (0, []) if name == "edge0" else (self.line.port, ["zone=a"])
         # each with a folder of its own, as on machines of their own
-        self.nodes[name] = self.plane.lc_process(name, home=self.plane.folder / name, labels=labels)
+        self.nodes[name] = self.plane.lc_process(name, home=self.plane.folder / name, port=port, labels=labels)
 
     async def _hear(self, delivery: Delivery[StatusDocument]) -> None:
         self.statuses[delivery.names["name"]] = delivery.body.status
@@ -72,8 +73,8 @@ async def fleet(folder: Path, copies: int = 2, files: dict[str, str] = FILES) ->
     for name, text in files.items():
         (data / name).parent.mkdir(parents=True, exist_ok=True)
         (data / name).write_text(text)
-    async with control(folder) as plane, plane.gm():
-        made = Fleet(plane, data, copies)
+    async with control(folder) as plane, plane.gm(), Proxy(plane.broker.port) as line:
+        made = Fleet(plane, data, copies, line)
         await made.start()
         yield made
 
@@ -129,6 +130,7 @@ async def test_a_death_in_the_middle_costs_what_was_under_way(tmp_path: Path, vi
     large = {f"{n}.txt": chr(97 + n) * 8_000_000 for n in range(12)}
     async with fleet(tmp_path, files=large) as nodes:
         plane = nodes.plane
+        nodes.line.share(1_000_000, MOST_UNDER_WAY)  # the copies take minutes
         await plane.apply(nodes.body())
         await plane.until(lambda: "Copying" in str(nodes.statuses.get("frames")))
         if victim == "broker":
@@ -138,6 +140,7 @@ async def test_a_death_in_the_middle_costs_what_was_under_way(tmp_path: Path, vi
             nodes.nodes[name].kill()
             await asyncio.sleep(1)
             nodes.node(name)
+        nodes.line.heal()
         try:
             await plane.until(lambda: nodes.is_ready("frames"), 90)
         except AssertionError:

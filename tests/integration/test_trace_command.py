@@ -10,7 +10,7 @@ import pytest
 
 from halimede.bus.mqtt import MqttSettings
 from halimede.cli.broker_address import BrokerAddress
-from halimede.cli.commands.trace import FrameQuery, trace_frame
+from halimede.cli.commands.trace import LONGEST_S, QUIET_S, SETTLE_S, FrameQuery, trace_frame
 from halimede.cli.options import Format
 from halimede.errors import HalimedeError, InvalidFieldError
 from services.broker import MosquittoProcess
@@ -23,6 +23,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.usefixture
 Output = pytest.CaptureFixture[str]
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers reply as late as on a busy machine."""
+    for name, seconds in (("QUIET_S", QUIET_S), ("LONGEST_S", LONGEST_S), ("SETTLE_S", SETTLE_S)):
+        monkeypatch.setattr(f"halimede.cli.commands.trace.{name}", patience(seconds))
+
+
 @pytest.fixture
 def broker(mosquitto: MosquittoProcess) -> BrokerAddress:
     return BrokerAddress(MqttSettings("127.0.0.1", mosquitto.port), "the test")
@@ -33,7 +40,8 @@ async def test_a_frame_is_shown_with_every_step_at_its_place(
 ) -> None:
     await s.run_both(digits)
     sending = asyncio.create_task(s.send(digits.pictures[:400], fps=50))
-    await trace_frame(broker, FrameQuery(service=s.service, namespace="default", hard=True, next_s=30), Format.TABLE)
+    coming = FrameQuery(service=s.service, namespace="default", hard=True, next_s=patience(30))
+    await trace_frame(broker, coming, Format.TABLE)
     shown = capsys.readouterr().out
     for step in ("receive", "decode", "wait", "model", "mine", "offload", "request", "queue", "compute", "reply"):
         assert step in shown

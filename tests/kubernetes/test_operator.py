@@ -40,7 +40,7 @@ async def test_nothing_is_written_while_nothing_changes_and_nothing_after_a_rest
             await w.reaches("Ready", name="small", plural=MODELS)
             await w.reaches("Ready", name="big", plural=MODELS)
             await counted(w, edge, 7)
-            await asyncio.sleep(1.5)
+            await eventually(lambda: not written(control, w, time.monotonic() - 1.5))
             quiet = time.monotonic()
             await asyncio.sleep(5)
             assert written(control, w, quiet) == []

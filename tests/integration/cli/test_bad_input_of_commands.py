@@ -27,10 +27,11 @@ from tests.graphs import FLOAT, write_graph
 from tests.integration.gm_world import model, service, template
 from tests.password_broker import password_broker
 from tests.ports import free_port
+from tests.waiting import patience
 
-#: seconds in which a command reports a mistake: those of a connection, twice, and a busy machine
-DEADLINE = 20.0
-pytestmark = pytest.mark.timeout(60)
+#: seconds in which a command reports a mistake: those of a connection, twice
+DEADLINE = patience(20.0)
+pytestmark = pytest.mark.timeout(180)
 DIGEST, FRAME = "2fea1e98e29e4b4a1c94ad3a2a9cb9d9c5a1a0a6dd1a0b8fbd1ad1a1ca3f7a55", "0" * 32
 #: lines of each command that are right: {name} is a file or folder that it reads, {kind} a kind, {new} what it writes
 LINES: dict[str, list[str]] = {

@@ -57,7 +57,7 @@ async def test_apply_that_waited_in_vain_ends_with_the_condition_that_holds_it_u
     assert await apply.apply_manifests(broker, [DIGITS], "") == 0
     await client.wait_until(lambda body: "NoNode" in str(body), JI.plural, "digits", timeout_s=patience(10))
     capsys.readouterr()
-    assert await apply.apply_manifests(broker, [DIGITS], "", wait_s=1.0) == 1
+    assert await apply.apply_manifests(broker, [DIGITS], "", wait_s=patience(0.4)) == 1
     said = capsys.readouterr()
     assert "jointinferenceservice/digits ready" not in said.out
     (held_up,) = [line for line in said.err.splitlines() if "ji/digits" in line]

@@ -133,6 +133,8 @@ async def test_publish_that_waited_in_vain_ends_with_what_is_missing(
     with pytest.raises(NotReadyError, match="no service in namespace default has it in edgeWorker"):
         await send(broker, order)
     await apply.apply_manifests(broker, [DIGITS], "")
+    services = "jointinferenceservices"
+    await client.wait_until(lambda body: "NoNode" in str(body), services, "digits", timeout_s=patience(10))
     with pytest.raises(NotReadyError, match=r"camera cam0 after 0\.6 s: ji/digits: Pending: NoNode: .* What to do: "):
         await send(broker, order)
 
