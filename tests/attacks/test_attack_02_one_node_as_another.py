@@ -44,7 +44,7 @@ async def test_attack_02_a_nodes_will_is_not_published_on_anothers_topic(tmp_pat
             settings = world.settings(Principal(Role.LC, "edge0"))
             async with MqttBus("liar", settings, lambda will=will: Announcement(will=will)) as liar:
                 try:
-                    await liar.wait_connected(5)
+                    await liar.wait_connected(patience(5))
                 except DisconnectedError:
                     continue  # a broker may turn such a connection away
                 liar.renew()

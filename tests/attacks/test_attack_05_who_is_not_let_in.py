@@ -208,7 +208,7 @@ def server_context(folder: Path) -> ssl.SSLContext:
 
 def settings(folder: Path, port: int) -> MqttSettings:
     url = f"mqtts://127.0.0.1:{port}"
-    return replace(MqttSettings.from_url(url, credentials=folder / GM.folder), connect_timeout_s=1.0)
+    return replace(MqttSettings.from_url(url, credentials=folder / GM.folder), connect_timeout_s=patience(1.0))
 
 
 @contextlib.asynccontextmanager

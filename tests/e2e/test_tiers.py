@@ -20,6 +20,7 @@ from halimede.messages import Result
 from tests.e2e.running import ROOT, System, running
 from tests.e2e.shell import environment, type_line
 from tests.e2e.test_documentation import commands
+from tests.waiting import patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -53,7 +54,7 @@ async def settled(system: System, *metrics: str) -> dict[str, int]:
     """Return metrics once they have stood still for longer than reports take."""
     known: list[float] = []
     while known != (known := [system.metric(key) for key in metrics]):
-        await asyncio.sleep(2.5)
+        await asyncio.sleep(patience(1))  # reports come once a second
     return dict(zip(metrics, map(round, known), strict=True))
 
 

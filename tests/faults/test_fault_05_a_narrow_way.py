@@ -19,6 +19,7 @@ from halimede import topics
 from tests.faults.control import PATIENCE, Control
 from tests.faults.picture_folder import PictureFolder, noise
 from tests.proxy import Proxy
+from tests.waiting import patience
 
 BYTES_S, ONE_WAY_S, LOSS, RTO_S = 8_000, 1.0, 0.2, 2.2
 #: bytes that one connection has on the line at a time
@@ -85,7 +86,7 @@ async def test_fault_05_uploads_adapt_and_presence_is_unaffected(plane: Control)
         # what would be late is known to be: it is answered here at once, and most of it is not even sent
         assert reasons["too-slow"] > NARROW / 2
         assert set(reasons) <= {"", "too-slow", "deadline", "circuit-open", "shed"}
-        assert all(result.total_ms < (DEADLINE_S + 2) * 1000 for result in meanwhile)
+        assert all(result.total_ms < (DEADLINE_S + patience(2)) * 1000 for result in meanwhile)
 
         for _ in range(int(PATIENCE)):
             await put(edge, 1)

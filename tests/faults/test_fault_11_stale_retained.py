@@ -91,8 +91,11 @@ async def test_fault_11_an_old_presence_of_a_node_neither_takes_it_away_nor_stay
             msgspec.structs.replace(birth, epoch=birth.epoch - 1, labels={"old": "label"}),
         ):
             await plane.operator.publish(topic, stale)
-            await asyncio.sleep(1)
+
+            async def is_repeated() -> bool:
+                return msgspec.json.decode(await kept(plane, topic.text), type=Presence) == birth
+
+            await plane.until(is_repeated)
             node = await plane.node()
             assert (node.online, node.labels) == (True, {})
-            assert msgspec.json.decode(await kept(plane, topic.text), type=Presence) == birth
         assert await plane.events("NodeOffline", "edge0") == []
