@@ -50,7 +50,7 @@ def slow(seconds: float, label: str = "slow", role: str = "cloud") -> str:
 
 
 def noting(seconds: float, notes: Path) -> str:
-    """Return a cloud worker's script that notes ``begin <size>`` and ``end`` of each batch.
+    """Return a cloud worker's script that notes ``begin <size>`` of each batch.
 
     A single sample takes it 50 ms, so that it gets several at a time; for those it takes ``seconds``.
     """
@@ -69,7 +69,6 @@ def noting(seconds: float, notes: Path) -> str:
             def predict_batch(self, batch):
                 note(f"begin {{len(batch)}}")
                 time.sleep({seconds} if len(batch) > 1 else 0.05)
-                note("end")
                 return [{{"label": "noted", "probabilities": [0.9, 0.1]}}] * len(batch)
 
         run_cloud(Big)

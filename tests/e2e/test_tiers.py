@@ -64,16 +64,23 @@ async def measured(system: System, pictures: list[bytes], last_hop: str) -> tupl
     for _ in range(100):  # running is not yet being known to those who ask
         if "cloud" in {last_tier(result) for result in await answers(system, pictures[:20])}:
             break
+    await system.until("earlier counts", lambda: system.metric("inferenceNumber") >= len(system.results))
     before = await settled(system, *keys)
     results = await answers(system, pictures)
-    total = before["inferenceNumber"] + len(pictures)
-    await system.until("the count of all answers", lambda: system.metric("inferenceNumber") >= total)
+    uploaded = sum(len(p) for p, r in zip(pictures, results, strict=True) if last_tier(r) == "cloud")
+    tiers = Counter(map(last_tier, results))
+    least = {"inferenceNumber": len(pictures), last_hop: uploaded}
+    if tiers["gate"]:
+        served = tiers["gate"] + tiers["cloud"]
+        least |= {"served.gate": served, "deferred.gate": tiers["cloud"], "served.cloud": tiers["cloud"]}
+    await system.until(
+        "the counts", lambda: all(system.metric(key) >= before[key] + number for key, number in least.items())
+    )
     after = await settled(system, *keys)
     counts = {key: after[key] - before[key] for key in keys}
     assert [(result.degraded, result.reason) for result in results if result.degraded or result.reason] == []
     assert counts["inferenceNumber"] == len(pictures), "counted once, at the edge"
-    tiers = Counter(map(last_tier, results))
-    assert counts[last_hop] == sum(len(p) for p, r in zip(pictures, results, strict=True) if last_tier(r) == "cloud")
+    assert counts[last_hop] == uploaded
     right = sum(r.label == str(truth) for r, truth in zip(results, data.load().test_y, strict=True))
     return Run(right / len(results), counts[last_hop], dict(tiers)), counts
 

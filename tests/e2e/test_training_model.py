@@ -20,6 +20,7 @@ from halimede.training.trainers.perceptron import Perceptron
 from tests.e2e.resources import resource
 from tests.e2e.running import DIGITS, System, digits, running
 from tests.integration.gm_world import template
+from tests.training_world import gated_trainer
 from tests.waiting import eventually, patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.asyncio(loop_scope="module")]
@@ -161,16 +162,20 @@ async def test_the_class_comes_in_an_archive_and_a_deletion_in_mid_round_stops_a
         assert workers_of(shared, "archived") == []
 
 
-async def test_an_edit_in_mid_round_continues_with_the_new_number_of_rounds(shared: System) -> None:
-    client = shared.client
-    await client.apply(training("edited", rounds=1000))
-    found = await until(client, "edited", lambda s: (s.get("training") or {}).get("evaluated", 0) >= 2)
-    at = found["training"]["evaluated"]
-    last = at + 60
-    await client.apply(training("edited", rounds=last))
+async def test_an_edit_in_mid_round_continues_with_the_new_number_of_rounds(shared: System, tmp_path: Path) -> None:
+    client, script, gate = shared.client, tmp_path / "gated.py", tmp_path / "gate"
+    script.write_text(gated_trainer(gate))
+    await client.apply(file_model("gated", script))
+    code = {"entry": "gated.py:Gated", "archive": {"name": "gated"}}
+    await client.apply(training("edited", trainer=code, rounds=1000))
+    await until(client, "edited", lambda s: (s.get("training") or {}).get("round") == 2)
+    await client.apply(training("edited", trainer=code, rounds=5))
+    # the second round lasts until the edit is there
+    await until(client, "edited", lambda s: (s.get("training") or {}).get("rounds") == 5)
+    gate.touch()
     found = await until(client, "edited", lambda s: s.get("phase") == "Done")
-    assert found["training"]["rounds"] == last
-    assert found["training"]["evaluated"] == last + 1
+    assert found["training"]["rounds"] == 5
+    assert found["training"]["evaluated"] == 6
     assert found["observedGeneration"] == 2
     await gone(client, "edited")
 

@@ -86,15 +86,16 @@ async def test_fault_11_an_old_presence_of_a_node_neither_takes_it_away_nor_stay
         await plane.until(lambda: len([p for p in plane.presences if p.online]) >= 2)
         birth = next(p for p in plane.presences if p.online and p.node == "edge0")
         topic = topics.PRESENCE.at(node="edge0")
+
+        async def is_repeated() -> bool:
+            payload = await kept(plane, topic.text)
+            return bool(payload) and msgspec.json.decode(payload, type=Presence) == birth
+
         for stale in (
             msgspec.structs.replace(birth, epoch=birth.epoch - 1, online=False),
             msgspec.structs.replace(birth, epoch=birth.epoch - 1, labels={"old": "label"}),
         ):
             await plane.operator.publish(topic, stale)
-
-            async def is_repeated() -> bool:
-                return msgspec.json.decode(await kept(plane, topic.text), type=Presence) == birth
-
             await plane.until(is_repeated)
             node = await plane.node()
             assert (node.online, node.labels) == (True, {})

@@ -61,8 +61,8 @@ def test_a_drift_that_comes_and_goes_does_not_make_versions_alternate(train: obj
     assert world.present.accuracy["as before"] >= 0.93
 
 
-#: frames of a measurement
-MEASURED = 200
+#: frames of a measurement, and seconds between two
+MEASURED, PAUSE_S = 200, 0.02
 
 
 async def accuracy(system: System, stream: Stream) -> float:
@@ -80,15 +80,17 @@ async def accuracy(system: System, stream: Stream) -> float:
 @pytest.mark.timeout(600)
 @pytest.mark.slow
 async def test_fault_36_a_version_for_a_drift_that_is_over_is_withdrawn(tmp_path: Path) -> None:
-    stream = Stream(drift=False, pause_s=0.02)
+    stream = Stream(drift=False, pause_s=PAUSE_S)
     settings = {**SETTINGS, "labelled": 250, "canary": {"least": 30, "looks": 3, "mostLoss": 0.05, "percent": 30}}
     async with answering(tmp_path, stream) as system:
         before = await accuracy(system, stream)
         stream.drift = True
         loop = {"service": {"name": "digits"}, "command": 1, **settings}
         await system.client.apply(training(loop=loop))
+        await until(system, "Training", "Judging", "Canary", rounds=1)
+        stream.pause_s = 1.0  # with so few frames a canary takes minutes to its first look
         await until(system, "Judging", "Canary", rounds=1)
-        stream.drift = False  # before the canary has answered enough for its first look
+        stream.drift, stream.pause_s = False, PAUSE_S
         status = await until(system, "Never", rounds=1)
         first = status["loop"]["history"][0]
         # it is better on its samples, which are drifted but for a few, and worse on the stream that is there

@@ -24,14 +24,13 @@ from halimede.messages import Frame, Result
 from tests.faults.control import CONVERGES, PATIENCE, Control, control, readiness
 from tests.refusing_broker import RefusingBroker
 from tests.simulated import eventually
+from tests.waiting import patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 #: seconds for which the broker refuses everything
 REFUSES_S = 3.0
 FPS = 25
-#: seconds that a busy machine may add
-BUSY_S = 15.0
 #: seconds until a service runs whose workers have to be started
 RUNNING_S = 90.0
 #: the client id of the cloud worker
@@ -112,7 +111,7 @@ async def behind(folder: Path) -> AsyncIterator[tuple[Control, RefusingBroker, L
 async def loaded(front: RefusingBroker, load: Load) -> AsyncIterator[None]:
     """Publish frames during the block; it ends when all are answered or named."""
     async with MqttBus("camera", load.plane.settings(front.port)) as bus:
-        await bus.wait_connected(PATIENCE)
+        await bus.wait_connected(patience(PATIENCE))
         task = asyncio.create_task(load.publish(bus))
         try:
             yield
@@ -143,7 +142,7 @@ async def test_fault_40_after_a_cold_start_everyone_hears_everything(tmp_path: P
         await plane.running("digits", within_s=RUNNING_S)
         print(f"cold start: applied after {applied_s:.1f} s, Running after {now() - opened:.1f} s, {front.connects}")
         assert front.refused, "nobody came while the broker refused"
-        assert applied_s < CONVERGES + BUSY_S
+        assert applied_s < patience(CONVERGES)
         await plane.status_is_well()
         await plane.delete("digits")
         await plane.gone("digits")
@@ -168,7 +167,7 @@ async def test_fault_40_after_a_restart_of_the_broker_everyone_hears_everything(
         print(f"the cloud answers again after {cloud_s:.1f} s; {front.connects}", *table, sep="\n")
         assert front.refused
         assert unnamed == 0
-        assert cloud_s < CONVERGES + BUSY_S
+        assert cloud_s < patience(CONVERGES)
         await plane.status_is_well()
         await plane.delete("digits")
         await plane.gone("digits")
@@ -218,4 +217,4 @@ async def status_names(plane: Control, *words: str) -> None:
     def is_named(text: str) -> bool:
         return any(all(word in line for word in words) for line in text.splitlines())
 
-    await plane.status(1, is_named, CONVERGES + BUSY_S)
+    await plane.status(1, is_named, CONVERGES)

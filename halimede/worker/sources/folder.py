@@ -115,8 +115,8 @@ class FolderSource(FrameSource):
             for picture in unchanged:
                 if stop.is_set():
                     return
-                if picture not in self._submitted and await self._hand_over(picture, intake):
-                    self._submitted.add(picture)
+                if picture not in self._submitted:
+                    await self._hand_over(picture, intake)
             if self._loop and unchanged and self._submitted | self._unreadable >= set(current):
                 self._submitted.clear()
                 self._repetition += 1
@@ -133,14 +133,16 @@ class FolderSource(FrameSource):
             log.warning("folder unreadable", folder=folder, error=str(error))
             return []
 
-    async def _hand_over(self, picture: FolderPicture, intake: FrameSink) -> bool:
-        """Submit a picture, unless an earlier process has; return False if its file cannot be read now.
+    async def _hand_over(self, picture: FolderPicture, intake: FrameSink) -> None:
+        """Submit a picture, unless an earlier process has.
 
-        A file that is no valid picture is published as a dead letter, and recorded.
+        The next scan tries a file again that cannot be read. One that is no valid picture is published as a dead
+        letter, and recorded.
         """
         id_ = id_of(self._life, picture, self._repetition)
         if id_ in self._recorded_ids:
-            return True
+            self._submitted.add(picture)
+            return
         name = file_name(picture.name)
         try:
             payload = await asyncio.to_thread(_read, self._folder / picture.name)
@@ -148,8 +150,9 @@ class FolderSource(FrameSource):
             if picture not in self._unreadable:
                 log.warning("picture unreadable", name=name, error=str(error))
             self._unreadable.add(picture)
-            return False
+            return
         self._unreadable.discard(picture)
+        self._submitted.add(picture)
         answered = partial(self._record.add, id_) if self._durable else None
         try:
             await intake.offer(payload, self._camera, id_=id_, patient=True, answered=answered, file=name)
@@ -158,7 +161,6 @@ class FolderSource(FrameSource):
             answered = None
         if answered is None:
             self._record.add(id_)
-        return True
 
 
 class SubmittedIds:

@@ -211,7 +211,7 @@ async def test_logs_are_those_of_a_service_of_one_of_its_roles_of_a_node_or_of_a
     ):
         assert await logs.show_logs(broker, selection, follow=False) == 0
         assert capsys.readouterr().out.splitlines() == lines
-    long_lines = [letter * 10_000 for letter in "abcdefgh"]
+    long_lines = [character * 10_000 for character in "abcdefgh"]
     nodes["edge0"].logs["digits-edge-edge0"] = "".join(f"{line}\n" for line in long_lines)
     for count, lines in ((2, long_lines[-2:]), (9, long_lines)):
         selection = logs.LogSelection("digits-edge-edge0", "default", "edge0", tail=count)

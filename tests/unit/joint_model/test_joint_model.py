@@ -159,10 +159,10 @@ async def test_event_loops_are_not_held_up(model: JointModel) -> None:
 
 
 async def test_a_caller_that_goes_leaves_nothing_behind() -> None:
-    held = Held()
-    async with JointModel(held, **EDGE_ALONE) as model:
+    blocked = Held()
+    async with JointModel(blocked, **EDGE_ALONE) as model:
         task = asyncio.create_task(model.apredict(picture(1)))
-        await eventually(held.asked.is_set)
+        await eventually(blocked.asked.is_set)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -170,7 +170,7 @@ async def test_a_caller_that_goes_leaves_nothing_behind() -> None:
             await model.apredict(picture(1), timeout_s=0.01)
         with pytest.raises(TimeoutError):
             await asyncio.to_thread(model.predict, picture(1), timeout_s=0.01)
-        held.gate.set()
+        blocked.gate.set()
         assert (await model.apredict(picture(1))).label == "held"
 
 
@@ -181,10 +181,10 @@ def test_an_edge_alone_asks_nobody() -> None:
 
 
 def test_a_big_model_that_takes_too_long_leaves_the_small_ones_answer() -> None:
-    held = Held()
-    with JointModel(Small, held, **MARGIN, deadline_ms=50) as model:
+    blocked = Held()
+    with JointModel(Small, blocked, **MARGIN, deadline_ms=50) as model:
         answer = model.predict(picture(HARD))
-        held.gate.set()
+        blocked.gate.set()
         assert (answer.label, answer.by, answer.degraded, answer.reason) == ("small", "edge", True, "deadline")
         assert answer.detail
 
@@ -320,8 +320,8 @@ def test_it_opens_at_the_first_sample_and_never_again_once_closed() -> None:
 
 def test_what_is_under_way_is_answered_before_it_closes() -> None:
     before = set(threading.enumerate())
-    held = Held()
-    model = JointModel(held, **EDGE_ALONE)
+    blocked = Held()
+    model = JointModel(blocked, **EDGE_ALONE)
     engine = model._open_engine()
     assert engine._edge
     assert engine._edge._worker
@@ -332,7 +332,7 @@ def test_what_is_under_way_is_answered_before_it_closes() -> None:
         wait_for(lambda: pipeline.inside == 3)
         closing = pool.submit(model.close)
         wait_for(stop.is_set)
-        held.gate.set()
+        blocked.gate.set()
         assert [answer.label for answer in answers.result()] == ["held"] * 3
         closing.result()
     assert not [t for t in threading.enumerate() if t.name == "joint-model" and t not in before]
