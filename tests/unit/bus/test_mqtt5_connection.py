@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import socket
+import ssl
 import sys
 from collections.abc import Awaitable, Iterable
 from dataclasses import replace
@@ -417,6 +418,22 @@ async def test_a_peer_that_accepts_and_says_nothing_is_left_in_time_and_so_it_is
             with pytest.raises(asyncio.CancelledError):
                 await connecting
             await peer.reader.read()
+
+
+async def test_a_handshake_waits_for_a_silent_peer_without_trying_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    handshake, tries = ssl.SSLSocket.do_handshake, 0
+
+    def do_handshake(sock: ssl.SSLSocket) -> None:
+        nonlocal tries
+        tries += 1
+        handshake(sock)
+
+    monkeypatch.setattr(ssl.SSLSocket, "do_handshake", do_handshake)
+    async with Scripted() as broker:
+        secure = MqttSettings(HOST, broker.port, client="lean", connect_timeout_s=0.2, secure=True)
+        with pytest.raises(TimeoutError, match="no TLS handshake"):
+            await connect(loopback(secure), secure, "me", None, lambda *_: None)
+    assert tries == 1
 
 
 async def test_what_the_broker_grants_is_known() -> None:
