@@ -18,7 +18,6 @@ from halimede.errors import DisconnectedError
 from halimede.frames.payloads import new_id, pack
 from halimede.messages import Frame
 from tests.e2e.running import DIGITS, ROOT, System
-from tests.waiting import patience
 
 SERVICE = "digits"
 #: cameras of the service, and frames a second of each
@@ -97,21 +96,11 @@ class Timeline:
         )
 
     def named(self, word: str) -> bool:
-        """Whether `halimede status` failed and named a word, and each time while the service's status had it.
-
-        This process may hear late that the word is gone. It was there until shortly before that, or until a run began
-        that named it.
-        """
+        """Whether each `halimede status` that ran while the service's status had a word failed and named it."""
         shown = [(when, word in text) for when, text in [*self.reasons, (self.now(), "")]]
-        changes = [next(same) for _, same in itertools.groupby(shown, lambda entry: entry[1])]
-        naming = [run for run in self.runs if run.code and word in run.text]
-        times = [
-            (began, max([ended - patience(1), *(run.began for run in naming if run.ended <= ended)]))
-            for (began, has), (ended, _) in itertools.pairwise(changes)
-            if has
-        ]
-        during = [run for run in self.runs if any(began <= run.began and run.ended <= ended for began, ended in times)]
-        return bool(naming) and all(run in naming for run in during)
+        times = [(began, ended) for (began, has), (ended, _) in itertools.pairwise(shown) if has]
+        runs = [run for run in self.runs if any(began <= run.began and run.ended <= ended for began, ended in times)]
+        return bool(times) and all(run.code and word in run.text for run in runs)
 
     def well(self) -> float:
         """When the first `halimede status` began since which all ended with 0; infinite where the last did not."""
